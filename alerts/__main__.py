@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from alerts.alertmanager import render_alertmanager
-from alerts.histograms import render_histogram_rules
 from alerts.options import DEFAULTS, Options, read_options
-from alerts.rules import render_alert_rules, render_bundle, render_figure_rules, render_objective_rules
+from alerts.rules import RECORDING, render_alert_rules, render_bundle, render_recording
 from alerts.runbooks import render_index, render_runbook
 from alerts.templates import TEMPLATES_FILE, render_templates
-from alerts.without_collector import render_without_collector
 from dashboards.packaging import is_current
 from servescope.errors import ServescopeError, UsageError
 from servescope.generating.rules import configure
@@ -34,10 +34,7 @@ VICTORIAMETRICS = DEPLOY / "victoriametrics" / "servescope.rules.yml"
 
 FILES: Mapping[str, Callable[[Options], str]] = MappingProxyType(
     {
-        "recording.rules.yml": render_figure_rules,
-        "histograms.rules.yml": render_histogram_rules,
-        "objectives.rules.yml": render_objective_rules,
-        "without-collector.rules.yml": render_without_collector,
+        **{name: partial(render_recording, name) for name in RECORDING},
         "alerting.rules.yml": render_alert_rules,
     }
 )
@@ -71,8 +68,9 @@ def main() -> int:
     try:
         if arguments.format or arguments.output:
             return run(arguments)
-        if arguments.options:
-            raise UsageError("--options requires --output or --format: the default folder is for the default options")
+        if arguments.options or arguments.pages_only:
+            given = "--options" if arguments.options else "--pages-only"
+            raise UsageError(f"{given} requires --output or --format: the default folder is for the default options")
         return _act_on_committed(_check if arguments.check else _write)
     except ServescopeError as error:
         return report_error(error)
@@ -86,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check and arguments.format:
         raise UsageError("--check requires --output: a document of a --format is written to no file")
     options = read_options(arguments.options) if arguments.options else DEFAULTS
+    options = replace(options, pages_only=arguments.pages_only)
     if arguments.format:
         sys.stdout.write(render_bundle(arguments.format, options, tenants))
         return 0

@@ -9,15 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from alerts.options import DEFAULTS, Options
-from alerts.recording import render_group
 from servescope.contract.expressions import Rate
 from servescope.contract.figures import RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
-
-
-def render_histogram_rules(options: Options = DEFAULTS) -> str:
-    """The rule file that records the buckets."""
-    return render_group(histogram_group(options))
 
 
 def histogram_group(options: Options = DEFAULTS) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from servescope.alerting.chosen import (
 )
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.promql import alert_promql, term_promql
-from servescope.alerting.records import TEAM, Alert, Severity, Term
+from servescope.alerting.records import ALERTING, TEAM, Alert, Severity, Term
 from servescope.contract.expressions import Expression, promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.objectives import BURN_WINDOWS
@@ -60,7 +60,10 @@ ALERT_SETTINGS: Final = (
     Setting("team", f'"{TEAM}"'),
     Setting("evaluation_interval", '"15s"'),
     *CHOICE_SETTINGS[:4],
+    Setting("only", "[]"),
     Setting("disabled", "[]"),
+    Setting("watch_servers", "true"),
+    Setting("servers", '""'),
     Setting("secrets", f'"{SECRETS}"'),
     Setting("templates", f'"{TEMPLATES_FOLDER}"'),
     *CHOICE_SETTINGS[4:],
@@ -87,8 +90,11 @@ class Options:
     """How the rules, the runbooks and Alertmanager's configuration are written.
 
     `common` are the options shared with the dashboards. `grafana` is the base URL of links to panels, `secrets`
-    and `templates` folders on Alertmanager's machine; `disabled` names alerts to leave out. With `sources`, alerts on
-    metrics that none of these sources has are left out as well. `severities` and `labels` are those of single alerts,
+    and `templates` folders on Alertmanager's machine; `only` names the alerts to write, all if empty, and
+    `disabled` those to leave out. With `sources`, alerts on
+    metrics that none of these sources has are left out as well, and without `watch_servers` those on the Prometheus and
+    the Alertmanager that evaluate and send the others; `servers` are matchers for the series of these two. With
+    `pages_only` there are only pages, and what they read. `severities` and `labels` are those of single alerts,
     by name, the labels in addition to those that every alert has.
     """
 
@@ -97,7 +103,11 @@ class Options:
     team: str = TEAM
     evaluation_interval: str = "15s"
     sources: tuple[str, ...] = ()
+    only: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
+    watch_servers: bool = True
+    servers: str = ""
+    pages_only: bool = False
     severities: Mapping[str, Severity] = field(default_factory=lambda: MappingProxyType({}))
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     secrets: str = SECRETS
@@ -108,11 +118,17 @@ class Options:
     def alerts(self) -> Mapping[str, Alert]:
         """The enabled alerts by name, with the chosen numbers."""
         had = metrics_of(self.sources)
+        chosen = (
+            replace(alert, severity=self.severities.get(name, alert.severity))
+            for name, alert in self.common.alerts().items()
+            if (name in self.only or not self.only) and name not in self.disabled and can_hold(alert.condition, had)
+        )
         return MappingProxyType(
             {
-                name: replace(alert, severity=self.severities.get(name, alert.severity))
-                for name, alert in self.common.alerts().items()
-                if name not in self.disabled and can_hold(alert.condition, had)
+                alert.name: alert
+                for alert in chosen
+                if (self.watch_servers or alert.component != ALERTING)
+                and (not self.pages_only or alert.severity == "critical")
             }
         )
 
@@ -137,7 +153,9 @@ class Options:
 
     @property
     def _labelling(self) -> dict[str, Any]:
-        return {"extra": self.common.extra_labels, "collectors": self.common.collector_labels}
+        common = self.common
+        servers = self.servers.rstrip(", ")
+        return {"extra": common.extra_labels, "collectors": common.collector_labels, "servers": servers}
 
     @property
     def scope(self) -> str:
@@ -187,7 +205,10 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         team=matching(table, "team", DEFAULTS.team, _NAME, "a name of letters, digits and hyphens"),
         evaluation_interval=_evaluation_interval(table, common),
         sources=chosen_sources(table) or common.engines,
-        disabled=_disabled(table),
+        only=_names(table, "only"),
+        disabled=_names(table, "disabled"),
+        watch_servers=table.boolean("watch_servers", default=True),
+        servers=shared.matchers(table.string("servers", ""), f"{ALERTS_TABLE}.servers", origin),
         severities=_severities(table.table("severities", [Setting(name, "") for name in ALERTS])),
         labels=_labels(table.table("labels", [Setting(name, "") for name in ALERTS]), common),
         secrets=matching(table, "secrets", SECRETS, _PATH, "a folder").rstrip("/"),
@@ -211,13 +232,11 @@ def _evaluation_interval(table: Table, common: shared.Options) -> str:
     return value
 
 
-def _disabled(table: Table) -> frozenset[str]:
-    names = table.strings("disabled", [])
+def _names(table: Table, key: str) -> frozenset[str]:
+    names = table.strings(key, [])
     for name in names:
         if name not in ALERTS:
-            raise ConfigurationError(
-                f"{table.origin}: {table.key('disabled')}: no alert {name!r}, known: {', '.join(ALERTS)}"
-            )
+            raise ConfigurationError(f"{table.origin}: {table.key(key)}: no alert {name!r}, known: {', '.join(ALERTS)}")
     return frozenset(names)
 
 

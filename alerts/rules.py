@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from alerts.also_firing import also_firing
@@ -38,11 +39,6 @@ _RESOURCES: Mapping[str, tuple[str, str]] = {
 }
 
 
-def render_figure_rules(options: Options = DEFAULTS) -> str:
-    """The rule file that records every figure."""
-    return render_group(figure_group(options))
-
-
 def figure_group(options: Options = DEFAULTS) -> Group:
     """The group that records every figure, and before them, as of the same samples, how much of their window is there.
 
@@ -52,9 +48,41 @@ def figure_group(options: Options = DEFAULTS) -> Group:
     return {**group, "rules": [*fleet_rules(options), *group["rules"]]}
 
 
-def render_objective_rules(options: Options = DEFAULTS) -> str:
-    """The rule file that records the bad share of every objective over every window."""
-    return render_group(objective_group(options))
+RECORDING: Mapping[str, Callable[[Options], Group]] = MappingProxyType(
+    {
+        "recording.rules.yml": figure_group,
+        "histograms.rules.yml": histogram_group,
+        "objectives.rules.yml": objective_group,
+        "without-collector.rules.yml": without_collector_group,
+    }
+)
+"""The groups that record, by the files that they are in."""
+
+
+def render_recording(file: str, options: Options = DEFAULTS) -> str:
+    """The rule file of one of the groups that record."""
+    return render_group(*(group for name, group in recorded(options).items() if name == file))
+
+
+def recorded(options: Options = DEFAULTS) -> Mapping[str, Group]:
+    """The groups that record, by their files; of `pages_only` what the pages read, and no group without any rule."""
+    groups = {name: group(options) for name, group in RECORDING.items()}
+    if not options.pages_only:
+        return groups
+    rules = {rule["record"]: rule["expr"] for group in groups.values() for rule in group["rules"]}
+    read: set[str] = set()
+    found = set(_SERIES_NAME.findall(str(alert_groups(options=options)))) & rules.keys()
+    while found:
+        read |= found
+        found = {name for each in found for name in _SERIES_NAME.findall(rules[each])} & (rules.keys() - read)
+    kept = {
+        name: {**group, "rules": [rule for rule in group["rules"] if rule["record"] in read]}
+        for name, group in groups.items()
+    }
+    return {name: group for name, group in kept.items() if group["rules"]}
+
+
+_SERIES_NAME = re.compile(r"[a-z][\w:]+")
 
 
 def render_alert_rules(options: Options = DEFAULTS) -> str:
@@ -67,10 +95,7 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
 
     In Mimir's the groups read all of `tenants`, without any the one that they are loaded for.
     """
-    groups = [
-        figure_group(options), histogram_group(options), objective_group(options), without_collector_group(options),
-        *alert_groups(options=options),
-    ]  # fmt: skip
+    groups = [*recorded(options).values(), *alert_groups(options=options)]
     if form in ("victoriametrics", "vmrule"):
         groups = [
             {

@@ -71,6 +71,8 @@ Dashboard: {{ .Annotations.dashboard_url }}
 {{ template "servescope.some" .Alerts.Firing }}{{ template "servescope.some" .Alerts.Resolved }}\
 {{ with .Alerts.Firing }}{{ with (index . 0).Annotations.parts_down }}Down: {{ . }}
 {{ end }}{{ with (index . 0).Annotations.also_firing }}Also firing: {{ . }}
+{{ end }}{{ else }}{{ with (index .Alerts.Resolved 0).Annotations.also_firing }}\
+Beside it at its end: {{ . }}. A ticket is opened for what lasts.
 {{ end }}{{ end }}Silence: {{ template "servescope.silence" . }}
 {{- end }}
 """

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from alerts.fleet import lost, unanswered
 from alerts.options import DEFAULTS, Options
-from alerts.recording import render_group
 from servescope.contract.expressions import once_promql
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
 from servescope.contract.metrics import COUNTED_STATUSES
@@ -25,11 +24,6 @@ _REMEMBERED: Final = "1h"
 
 
 _ENGINES: Final = f',role=~"{"|".join(ENGINE_ROLES)}"'
-
-
-def render_without_collector(options: Options = DEFAULTS) -> str:
-    """The rule file in place of a collector."""
-    return render_group(without_collector_group(options))
 
 
 def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:

@@ -31,15 +31,15 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "draft-misaligned": FaultWords("Draft no longer fits the model", ("ServescopeSpeculationBelowBreakEven",)),
     "draft-late-positions": FaultWords("Late draft positions are refused"),
     "router-deaf": FaultWords(
-        "Router hears no cache events", ("ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed")
+        "Router hears no cache events", ("ServescopeCacheEventsMissed",)
     ),
-    "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventGaps",)),
+    "router-losing-events": FaultWords("Router loses cache events", ("ServescopeCacheEventsMissed",)),
     "cache-churn": FaultWords("Cache churns", ("ServescopeCacheChurn", "ServescopeCacheHitRateDropped")),
     "router-balances": FaultWords("Router trades hits for balance", ("ServescopeRoutingInefficient",)),
     "router-hot-spot": FaultWords("Router prefers one replica", ("ServescopeRouterHotSpot",)),
     "router-down": FaultWords("Router is down", ("ServescopeRouterDown",)),
     "autoscaler-pinned": FaultWords("Autoscaler is pinned to a bound", ("ServescopeAutoscalerPinned",)),
-    "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerFrozen",)),
+    "autoscaler-frozen": FaultWords("Autoscaler reads no load", ("ServescopeAutoscalerInactive",)),
     "orchestrator-stuck": FaultWords("Orders of replicas are not carried out"),
     "cold-start-slow": FaultWords("Replicas start slowly", ("ServescopeColdStartSlow",)),
     "replica-crash-loop": FaultWords("Replicas crash again and again", ("ServescopeReplicasFailed",)),
@@ -69,7 +69,7 @@ WORDS: Final[Mapping[str, FaultWords]] = {
     "kv-transfer-stuck": FaultWords("KV transfers never end", ("ServescopeKvTransfersStuck",)),
     "client-aborts": FaultWords("Clients hang up", ("ServescopeClientAbortsHigh",)),
     "prompt-mix-shift": FaultWords("Prompts share nothing"),
-    "traffic-surge": FaultWords("Many more clients", ("ServescopeRequestsPreempted",)),
+    "traffic-surge": FaultWords("Many more clients", ("ServescopeKvCacheFull",)),
     "traffic-stopped": FaultWords("Requests no longer arrive", ("ServescopeTrafficStopped",)),
     "target-unreachable": FaultWords(
         "Scrapes are refused", ("ServescopeTargetDown", "ServescopeDeploymentDown")

@@ -25,6 +25,7 @@ from dashboards.panels import (
 )
 from dashboards.queries import Query, legend
 from dashboards.watched import conditions_panel
+from servescope.alerting.cache import FEWER_REPLICAS
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Level, Ratio, level, rate
 from servescope.contract.metrics import METRICS
@@ -53,8 +54,9 @@ def make(options: Options) -> Board:
                 "Scale-downs",
                 (
                     conditions_panel(
-                        "ServescopeScaleDownLosesCache", options,
+                        "ServescopeCacheHitRateDropped", options,
                         ("fewer replicas than before", "hit rate dropped", "enough prompts"),
+                        title="Scale down loses cache", beside=FEWER_REPLICAS,
                         normal="enough prompts alone, or fewer replicas while the hit rate is kept.",
                     ),
                 ),

@@ -241,11 +241,7 @@ def _check(options: Options, origin: str) -> None:
         raise _wrong(
             origin, "runbooks", options.runbooks, "a URL such as 'https://books.example/llm' or one with '{alert}'"
         )
-    if _MATCHERS.sub("", options.selector):
-        raise _wrong(origin, "selector", options.selector, """matchers such as 'cluster="eu"'""")
-    for how, value, _ in _MATCHERS.findall(options.selector):
-        if how in ("=~", "!~") and not _is_pattern(value):
-            raise _wrong(origin, "selector", options.selector, f"regular expressions, which {value!r} is not")
+    matchers(options.selector, "selector", origin)
     if not _is_pattern(options.datasource_regex):
         raise _wrong(origin, "datasource_regex", options.datasource_regex, "a regular expression")
     if not options.time_from.startswith("now-") or not _is_duration(options.time_from[4:]):
@@ -257,6 +253,16 @@ def _check(options: Options, origin: str) -> None:
         raise _wrong(
             origin, "refresh", options.refresh, f"no less than the scrape interval of {options.scrape_interval}"
         )
+
+
+def matchers(text: str, key: str, origin: str) -> str:
+    """The text, which is matchers of a selector; raises ConfigurationError."""
+    if _MATCHERS.sub("", text):
+        raise _wrong(origin, key, text, """matchers such as 'cluster="eu"'""")
+    for how, value, _ in _MATCHERS.findall(text):
+        if how in ("=~", "!~") and not _is_pattern(value):
+            raise _wrong(origin, key, text, f"regular expressions, which {value!r} is not")
+    return text
 
 
 def is_label(name: object) -> bool:

@@ -20,7 +20,7 @@ from dashboards.options import Options
 from dashboards.queries import Query, legend
 from servescope.alerting import records
 from servescope.alerting.evaluation import OPERATORS
-from servescope.alerting.links import compared, panel_title
+from servescope.alerting.links import causes_of, compared, panel_title
 from servescope.contract.expressions import Expression, Level, Matchers, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -42,7 +42,8 @@ def watch(make: Callable[[Options], Board]) -> Callable[[Options], Board]:
         by_title: dict[str, list[records.Alert]] = {}
         for alert in options.alerts().values():
             if alert.dashboard == board.name:
-                by_title.setdefault(panel_title(alert), []).append(alert)
+                for each in causes_of(alert).values() or (alert,):
+                    by_title.setdefault(panel_title(each), []).append(each)
         own = {panel.title for row in board.rows for panel in row.panels}
         rows = tuple(
             replace(
@@ -71,16 +72,18 @@ def holding_panel(name: str, options: Options, *, unit: Unit, normal: str) -> pa
     )
 
 
-def conditions_panel(name: str, options: Options, words: Sequence[str], *, normal: str) -> panels.Panel:
-    """The conditions that must all hold for an alert, one lane for each and deployment while it holds."""
+def conditions_panel(
+    name: str, options: Options, words: Sequence[str], *, title: str, beside: records.Condition, normal: str
+) -> panels.Panel:
+    """One more condition, then those that must all hold for an alert: a lane for each and deployment while it holds."""
     alert = options.alerts()[name]
     compiler = Compiler(options)
-    parts = alert.condition.conditions if isinstance(alert.condition, records.All) else ()
-    term = compared(alert.condition)
+    parts = (beside, *alert.condition.conditions) if isinstance(alert.condition, records.All) else ()
+    term = compared(beside)
     if len(parts) != len(words) or term is None:
         raise UsageError(f"{name} has {len(parts)} conditions, {len(words)} are described")
     return panels.Panel(
-        title=panel_title(alert),
+        title=title,
         kind="state-timeline",
         queries=tuple(
             Query(compiler.condition(part), f"{_legend(part, options)} {word}")
@@ -88,7 +91,7 @@ def conditions_panel(name: str, options: Options, words: Sequence[str], *, norma
         ),
         unit=panels.UNITS[_unit(term)],
         meaning=f"{alert.runbook.meaning} A lane is filled while its condition holds; the alert fires when "
-        f"{', '.join(words[:-1])} and {words[-1]} hold together.",
+        f"{' and '.join(words[1:])} hold together.",
         normal=normal,
         first=f"{alert.runbook.diagnosis} {alert.runbook.mitigation}",
         no_data=panels.NoData(

@@ -30,6 +30,6 @@ def test_a_number_has_the_chosen_value_in_its_format() -> None:
 def test_a_stack_has_the_chosen_name() -> None:
     """In the texts and conditions of the alerts on a cutover."""
     assert resolve(f"beside {Name('old_stack')}", Choices(old_stack="vllm")) == "beside vllm"
-    alert = make_alerts(Choices(old_stack="vllm", new_stack="trtllm"))["ServescopeNewStackSpeedLower"]
+    alert = make_alerts(Choices(old_stack="vllm", new_stack="trtllm"))["ServescopeNewStackWorse"]
     assert "vllm" in alert.description
     assert 'inference_stack="trtllm"' in alert_promql(alert)

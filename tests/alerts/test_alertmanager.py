@@ -44,7 +44,7 @@ CASES: Mapping[str, Sent] = {
         "queue there": ("QueueGrowing", _D, True), "budget there": ("RequestsBudgetBurnsFast", _D, True),
         "failed elsewhere": ("ReplicasFailed", _E, False), "target there": ("TargetDown", _D, False),
         "metrics there": ("MetricsMissing", _D, True), "collector": ("CollectorGone", {}, False),
-        "compared there": ("NewStackErrorsMore", _D, True), "missed": ("RuleEvaluationMissed", {}, False),
+        "compared there": ("NewStackWorse", _D, True), "missed": ("RuleEvaluationFails", {}, False),
         "watchdog": ("Watchdog", {}, False),
     },
     # Not why it burns, nor the split.
@@ -53,7 +53,7 @@ CASES: Mapping[str, Sent] = {
         "other objective": ("TimeToFirstTokenBudgetBurns", _D, True),
         "third objective, fast": ("TimePerOutputTokenBudgetBurnsFast", _D, False),
         "queue": ("QueueGrowing", _D, True), "aborts": ("ClientAbortsHigh", _D, True),
-        "compared": ("NewStackErrorsMore", _D, True), "split": ("TrafficSplitNotAsConfigured", _D, False),
+        "compared": ("NewStackWorse", _D, True), "split": ("TrafficSplitNotAsConfigured", _D, False),
         "failed": ("ReplicasFailed", _D, False), "cache": ("CacheHitRateDropped", _D, False),
         "slow elsewhere": ("RequestsBudgetBurns", _E, False), "queue elsewhere": ("QueueGrowing", _E, False),
     },
@@ -93,11 +93,11 @@ CASES: Mapping[str, Sent] = {
     # Proven harm mutes the comparisons of v2; a stack that does not serve that there is nothing to judge.
     "a cutover that is judged": {
         "degraded": ("CutoverDegraded", _NEW, False), "no data": ("CutoverNoData", _NEW, False),
-        "judge": ("JudgementStale", _NEW, False), "compared": ("NewStackErrorsMore", _NEW, True),
+        "judge": ("JudgeGone", _NEW, False), "compared": ("NewStackWorse", _NEW, True),
         "split": ("TrafficSplitNotAsConfigured", _NEW, False),
-        "compared elsewhere": ("NewStackErrorsMore", _deployment("other", model_name="o"), False),
+        "compared elsewhere": ("NewStackWorse", _deployment("other", model_name="o"), False),
         "old stack is down": ("DeploymentDown", _deployment("old", model_name="n", inference_stack="v1"), False),
-        "nothing to judge": ("CutoverNoData", _DEAD, True), "judge there": ("JudgementStale", _DEAD, False),
+        "nothing to judge": ("CutoverNoData", _DEAD, True), "judge there": ("JudgeGone", _DEAD, False),
     },
     "a deployment of the same name in staging": {
         "staging": ("NoActiveReplica", _STAGING, False),

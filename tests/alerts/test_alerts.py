@@ -185,7 +185,6 @@ COUNTED: Mapping[str, tuple[Slopes, Slopes]] = {
     "ServescopeCacheChurn": (_routing(0.6, 0.5, 0.5), _routing(0.6, 0.2, 0.6)),
     "ServescopeCacheEventsMissed": (_routing(0.6, 0.5, 0.5), _routing(0.1, 0.4, 0.4)),
     "ServescopeRoutingInefficient": (_routing(0.6, 0.5, 0.5), _routing(0.4, 0.4, 0.5)),
-    "ServescopeCacheEventGaps": ({"router_index_event_gaps_total": 0.0}, {"router_index_event_gaps_total": 0.25}),
     "ServescopeRequestsBudgetBurnsFast": (_requests(0.0), _requests(0.05)),
     "ServescopeRequestsBudgetBurns": (_requests(0.0), _requests(0.05)),
     "ServescopeTimeToFirstTokenBudgetBurnsFast": (

@@ -27,11 +27,11 @@ from tests.support.watched_stack import STEP_SECONDS, Watched
 pytestmark = pytest.mark.proof
 WARM_SECONDS = 600.0
 _FLOORS = {
-    "ServescopeUpButNotServing", "ServescopeRouterIndexDegraded", "ServescopeReplicaSlow", "ServescopeRouterHotSpot",
+    "ServescopeUpButNotServing", "ServescopeReplicaSlow", "ServescopeRouterHotSpot",
 }  # fmt: skip
 FAULTS = {
     "draft-misaligned": "ServescopeSpeculationBelowBreakEven",
-    "router-losing-events": "ServescopeCacheEventGaps",
+    "router-losing-events": "ServescopeCacheEventsMissed",
     "cache-churn": "ServescopeCacheChurn",
     "router-balances": "ServescopeRoutingInefficient",
     "replica-crash-loop": "ServescopeReplicasFailed",

@@ -30,7 +30,7 @@ def quiet() -> Iterator[None]:
 
 def test_more_errors_on_the_new_engine_are_seen_in_its_names(tmp_path: Path) -> None:
     """v1 shown as vLLM and v2 as SGLang: the condition of the cutover's alert holds for v2 during its fault alone."""
-    alert = compile_alert(ALERTS["ServescopeNewStackErrorsMore"])
+    alert = compile_alert(ALERTS["ServescopeNewStackWorse"])
     with observed(tmp_path, STEADY, V1, V2, faces=["chat-v1=vllm", "chat-v2=sglang"]) as stack:
         watched = Watched(stack)
         watched.step()
@@ -41,4 +41,4 @@ def test_more_errors_on_the_new_engine_are_seen_in_its_names(tmp_path: Path) -> 
         during = alert.active({}, Instant(watched))
 
     assert before == {}
-    assert [dict(labels)["deployment_id"] for labels in during] == ["chat-v2"]
+    assert [(dict(labels)["deployment_id"], dict(labels)["cause"]) for labels in during] == [("chat-v2", "errors")]

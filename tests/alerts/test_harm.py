@@ -76,6 +76,20 @@ def test_a_gateway_that_dies_is_a_page_where_a_day_is_known(
     assert firing(promtool, tmp_path, given, {_GONE: minutes}, scrape_seconds=scrape_seconds) == {}
 
 
+def test_a_ticket_outlasts_the_page_on_the_same_harm(promtool: Path, tmp_path: Path) -> None:
+    """45 minutes in which every request fails: the slow burn fires beside the page, and goes on when that is over."""
+    given = {
+        **_requests((_HOURS, 5.0), (45, 0.0), (90, 5.0)),
+        of_replica("requests_total", outcome="error"): [(_HOURS, 0.0), (45, 5.0), (90, 0.0)],
+    }
+    ends = _HOURS + 45
+    page = {_HOURS + 15: True, ends: True, ends + 80: False}
+    ticket = {_HOURS - 1: False, ends: True, ends + 80: True}
+
+    asked = {"ServescopeRequestsBudgetBurnsFast": page, "ServescopeRequestsBudgetBurns": ticket}
+    assert firing(promtool, tmp_path, given, asked) == {}
+
+
 # --- Requests that are no longer exposed ------------------------------------------------------------------------------
 
 _DARK = "ServescopeRequestsNotExposed"

@@ -203,6 +203,24 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
     )
 
 
+def test_the_end_of_a_page_announces_the_ticket(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
+    """The slow burn that the page muted outlasts it: who was woken knows of the ticket before it comes."""
+    options = chatting(tmp_path, chat)
+    fast, slow = "ServescopeRequestsBudgetBurnsFast", "ServescopeRequestsBudgetBurns"
+
+    with alerting(alertmanager, tmp_path, options) as url:
+        send(url, options, fast, also_firing=slow)
+        chat.wait_for(1)
+        send(url, options, slow)
+        send(url, options, fast, over=True, also_firing=slow)
+        _, *later = chat.wait_for(3)
+    texts = {receiver: post["attachments"][0]["text"] for receiver, post in later}
+
+    assert texts.keys() == {"page", "ticket"}
+    assert f"Beside it at its end: {slow}. A ticket is opened for what lasts.\n" in texts["page"]
+    assert "at its end" not in texts["ticket"]
+
+
 def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
     """The pages of a deployment, all its replicas, and what else fires there; another deployment's are another."""
     options = chatting(tmp_path, chat)
@@ -255,7 +273,7 @@ def test_a_regression_that_the_judge_proves_is_in_the_message_of_its_symptoms(
             [
                 *alerts_of(options, "ServescopeCutoverDegraded", began=now, plan="chat", verdict="DEGRADED"),
                 *alerts_of(options, "ServescopeRequestsBudgetBurnsFast", began=now),
-                *alerts_of(options, "ServescopeNewStackErrorsMore", began=now),
+                *alerts_of(options, "ServescopeNewStackWorse", began=now),
             ],
         )
         chat.wait_for(1)
@@ -337,7 +355,7 @@ def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
             send(url, options, "ServescopeQueueGrowing", deployment_id=deployment, rollout_phase=phase)
         send(url, options, "ServescopeUpButNotServing", deployment_id="moving", rollout_phase="promoting")
         # What compares the stacks is about the migration itself.
-        send(url, options, "ServescopeNewStackErrorsMore", deployment_id="new", rollout_phase="promoting")
+        send(url, options, "ServescopeNewStackWorse", deployment_id="new", rollout_phase="promoting")
         chat.wait_for(3)
         # Sent when this one is notified of, what waits would have been too.
         send(url, options, "ServescopeQueueGrowing", deployment_id="later", rollout_phase="stable")

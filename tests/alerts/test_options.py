@@ -158,12 +158,13 @@ def test_what_is_chosen_is_there(other: Options) -> None:
     """In rules, runbooks and links alike."""
     files = render(other)
     rules = {rule["alert"]: rule for rule in _rules(other) if "alert" in rule}
-    slower = rules["ServescopeNewStackFirstTokenSlower"]
+    slower = rules["ServescopeNewStackWorse"]
     churn = rules["ServescopeCacheChurn"]
 
     assert slower["expr"].startswith(
-        '((deployment:time_to_first_token_seconds:p95_rate10m{engine="trtllm"} > on (served_model, env) group_left () '
-        '(1.5 * max by (served_model, env) (deployment:time_to_first_token_seconds:p95_rate10m{engine="vllm-0.32"})))'
+        '((label_replace((deployment:time_to_first_token_seconds:p95_rate10m{engine="trtllm"} > '
+        "on (served_model, env) group_left () (1.5 * max by (served_model, env) "
+        '(deployment:time_to_first_token_seconds:p95_rate10m{engine="vllm-0.32"})))'
     )
     assert "more than 1.5 times that of vllm-0.32" in slower["annotations"]["description"]
     assert "$labels.release" in slower["annotations"]["description"]
@@ -203,7 +204,7 @@ def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, 
 
 
 RENAMED = [
-    "ServescopeNewStackFirstTokenSlower", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventGaps",
+    "ServescopeNewStackWorse", "ServescopeTrafficSplitNotAsConfigured", "ServescopeCacheEventsMissed",
     "ServescopeNoActiveReplica", "ServescopeTelemetryStale", "ServescopeUpButNotServing", "ServescopeDeploymentDown",
 ]  # fmt: skip
 
@@ -439,7 +440,7 @@ def test_alerts_that_an_engine_cannot_feed_are_left_out() -> None:
     assert not left_out & {
         "ServescopeSpeculationBelowBreakEven", "ServescopeUpButNotServing", "ServescopeRequestsBudgetBurnsFast",
         "ServescopeTrafficSplitNotAsConfigured", "ServescopeDeploymentDown", "ServescopeWatchdog",
-        "ServescopeNoActiveReplica", "ServescopeScaleDownLosesCache", "ServescopeMostDeploymentsGone",
+        "ServescopeNoActiveReplica", "ServescopeCacheHitRateDropped", "ServescopeMostDeploymentsGone",
         "ServescopeMostDeploymentsDown",
     }  # fmt: skip
     between_tokens = {"ServescopeInterTokenLatencyBudgetBurnsFast", "ServescopeInterTokenLatencyBudgetBurns"}
@@ -538,6 +539,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"teams": "a"}}, "unknown key 'alerts.teams'; did you mean 'team'?"),
     ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
+    ({"alerts": {"servers": "ours"}}, "alerts.servers is 'ours', expected matchers such as"),
+    ({"alerts": {"watch_servers": "no"}}, "alerts.watch_servers: 'no' is wrong, expected "),
+    ({"alerts": {"only": ["ServescopeNothing"]}}, "alerts.only: no alert 'ServescopeNothing', known: "),
     ({"runbooks": "runbooks"}, "runbooks is 'runbooks', expected a URL such as 'https://books.example/llm'"),
     ({"runbooks": "https://books.example/{name}"}, "expected a URL such as"),
     ({"alerts": {"severities": {"Nothing": "info"}}}, "unknown key 'alerts.severities.Nothing'"),

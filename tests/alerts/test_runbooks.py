@@ -14,7 +14,7 @@ from alerts.options import make_options
 from alerts.runbooks import queries_of, render_index, render_runbook
 from servescope.alerting import playbooks
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import panel_path
+from servescope.alerting.links import causes_of, panel_path
 from servescope.alerting.playbooks.families import FAMILIES, Playbook
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, labels_of
@@ -46,7 +46,8 @@ def test_it_has_every_section(alert: Alert) -> None:
     """In the order in which they are needed, none of them empty; a second query only where there are parts."""
     sections = read_sections(alert)
 
-    assert [title for title in sections if not title.startswith("Then by ")] == list(SECTIONS)
+    assert [title for title in sections if not title.startswith(("Then by ", "Where the cause is "))] == list(SECTIONS)
+    assert {title.split("`")[1] for title in sections if "the cause is" in title} <= causes_of(alert).keys()
     assert all(sections.values())
     assert alert_promql(alert) in sections["The rule"]
     assert panel_path(alert) in sections["Open first"]
@@ -57,12 +58,13 @@ def test_it_says_how_a_bad_and_a_good_answer_look(alert: Alert) -> None:
     sections = read_sections(alert)
     first = sections["Open first"]
     second = [text for title, text in sections.items() if title.startswith("Then by ")]
+    causes = [text for title, text in sections.items() if title.startswith("Where the cause is ")]
 
     assert first.count("```promql") == 1
     assert re.search(r"\*\*Bad:\*\* \w+", first.replace("`", ""))
     assert re.search(r"\*\*Good:\*\* \w+", first.replace("`", ""))
     assert all(re.match(r"\w[^\n]+[.?]\n\n```promql\n(?:top|bottom)k by ", text) for text in second)
-    assert queries_of(alert) == tuple(re.findall(r"```promql\n(.+)\n```", "\n".join((first, *second))))
+    assert queries_of(alert) == tuple(re.findall(r"```promql\n(.+)\n```", "\n".join((first, *second, *causes))))
 
 
 def test_it_asks_the_replicas_where_the_alert_is_about_some(alert: Alert) -> None:
@@ -130,7 +132,6 @@ def test_an_engine_raises_alerts_on_the_objectives_that_it_is_held_to() -> None:
     assert [is_alive(per_token, each) for each in families] == [True, True, False]
     assert [is_alive(gap, each) for each in families] == [False, False, True]
     assert not is_alive(ALERTS["ServescopeCacheChurn"], "vLLM")
-    assert not is_alive(ALERTS["ServescopeRouterIndexDegraded"], "Dynamo")
 
 
 def test_a_family_that_does_not_raise_an_alert_says_why() -> None:

@@ -17,7 +17,7 @@ from dashboards.options import DEFAULTS
 from dashboards.panels import LIMIT, Panel
 from dashboards.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import CUTOVER, OF_MONITORING, panel_title
+from servescope.alerting.links import CUTOVER, OF_MONITORING, causes_of, panel_title
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
@@ -58,7 +58,7 @@ OFF_WHEN_PLAIN = {
     "Desired scale, raw",
     "Desired scale, after policy", "Healthy workers, average", "Tokens in flight", "Tokens in flight, average",
     "Requests in flight, average", "Router index degraded", "Autoscaler frozen",
-    *(panel_title(alert) for alert in ALERTS_BY_NAME.values() if alert.name.startswith("ServescopeNewStack")),
+    *(panel_title(each) for each in causes_of(ALERTS_BY_NAME["ServescopeNewStackWorse"]).values()),
 }  # fmt: skip
 
 

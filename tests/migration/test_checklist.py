@@ -18,7 +18,7 @@ from tests.support.migrations import move_of, report_of
 
 SPECULATION = {"ServescopeSpeculationBelowBreakEven"}
 PHASES = {"ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeKvTransfersSlow"}
-ROUTING = {"ServescopeCacheEventGaps", "ServescopeCacheChurn", "ServescopeRoutingInefficient"}
+ROUTING = {"ServescopeCacheEventsMissed", "ServescopeCacheChurn", "ServescopeRoutingInefficient"}
 
 
 def checklist_of(text: str = CONFIG, **answers: object) -> Checklist:

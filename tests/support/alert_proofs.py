@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from servescope.alerting.alerts import ALERTS
@@ -540,6 +541,12 @@ def _refused(name: str) -> Proof:
     )  # fmt: skip
 
 
+def _any_of(proofs: Mapping[str, Proof]) -> Proof:
+    """An alert on several causes, each of which has the proof of an alert on it alone."""
+    first, *others = (replace(each, labels={**each.labels, "cause": cause}) for cause, each in proofs.items())
+    return replace(first, beside=(*others,))
+
+
 PROOFS: Mapping[str, Proof] = {
     "ServescopeSpeculationBelowBreakEven": Proof(
         {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE / _HAIR}, _TUNE / _HAIR,
@@ -560,31 +567,32 @@ PROOFS: Mapping[str, Proof] = {
         also={"traffic at its floor": ({_SKEW: 0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.5)},
     ),
     "ServescopeCacheEventsMissed": Proof(
-        {_SKEW: 0.1, _ELIGIBLE: 1000.0}, {_SKEW: _MISSED * _HAIR}, _MISSED * _HAIR,
         {
-            "at the boundary": {_SKEW: _MISSED},
-            "as far on the other side": {_SKEW: -_MISSED * _HAIR},
-            "hardly any prompts": {_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
-        },
-        also={"traffic at its floor": ({_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, -0.5)},
-    ),
-    "ServescopeCacheEventGaps": Proof(
-        {figure("router_event_gap_rate"): 0.0}, {figure("router_event_gap_rate"): 0.01}, 0.01,
-        {"a single gap": {figure("router_event_gap_rate"): "0.01 0.01 0.01 0.01 0.01 0 0 0 0 0 0 0"}},
-    ),
-    "ServescopeRouterIndexDegraded": Proof(
-        {
+            _SKEW: 0.1, _ELIGIBLE: 1000.0, figure("router_event_gap_rate"): 0.0,
             metric("router_index_state", state="exact", replica="r0"): 1.0,
             metric("router_index_state", state="degraded", replica="r0"): 0.0,
             metric("router_index_state", state="degraded", replica="r1"): 0.0,
         },
-        {metric("router_index_state", state="degraded", replica="r1"): 1.0}, 1.0,
+        {_SKEW: _MISSED * _HAIR}, _MISSED * _HAIR,
         {
+            "at the boundary": {_SKEW: _MISSED},
+            "as far on the other side": {_SKEW: -_MISSED * _HAIR},
+            "hardly any prompts": {_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+            "a single gap": {figure("router_event_gap_rate"): "0.01 0.01 0.01 0.01 0.01 0 0 0 0 0 0 0"},
             "recovering": {
                 metric("router_index_state", state="exact", replica="r0"): 0.0,
                 metric("router_index_state", state="recovering", replica="r0"): 1.0,
-            }
+            },
         },
+        also={"traffic at its floor": ({_SKEW: -0.5, _ELIGIBLE: PROMPT_TRAFFIC.value}, -0.5)},
+        elsewhere={
+            "gaps": ({figure("router_event_gap_rate"): 0.01}, 0.01, {**DEPLOYMENT, "cause": "gaps"}),
+            "degraded": (
+                {metric("router_index_state", state="degraded", replica="r1"): 1.0}, 1.0,
+                {**DEPLOYMENT, "cause": "degraded"},
+            ),
+        },
+        labels={**DEPLOYMENT, "cause": "hits"},
     ),
     "ServescopeRoutingInefficient": Proof(
         {_EFFICIENCY: 0.97, _ELIGIBLE: 1000.0}, {_EFFICIENCY: _EFFICIENT / _HAIR}, _EFFICIENT / _HAIR,
@@ -602,20 +610,10 @@ PROOFS: Mapping[str, Proof] = {
             "hardly any prompts": {_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
             "low all along": {_HIT_RATE: 0.5},
         },
-        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.1)},
-        lead=100, stays=10,
-    ),
-    "ServescopeScaleDownLosesCache": Proof(
-        {_HIT_RATE: 0.5, _ELIGIBLE: 1000.0, _ACTIVE: 5.0, _DRAINING: 9.0, _STARTING: 0.0},
-        {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value / _HAIR, _ACTIVE: 4.0}, 4.0,
-        {
-            "the hit rate at the boundary": {_HIT_RATE: 0.5 * HIT_RATE_KEPT.value, _ACTIVE: 4.0},
-            "as many replicas": {_HIT_RATE: 0.1},
-            "more replicas": {_HIT_RATE: 0.1, _ACTIVE: 6.0},
-            "fewer of another status": {_HIT_RATE: 0.1, _DRAINING: 1.0},
-            "hardly any prompts": {_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value * 0.99},
+        also={
+            "traffic at its floor": ({_HIT_RATE: 0.1, _ELIGIBLE: PROMPT_TRAFFIC.value}, 0.1),
+            "a scale-down": ({_HIT_RATE: 0.1, _ACTIVE: (5.0, 4.0), _DRAINING: (0.0, 9.0)}, 0.1),
         },
-        also={"traffic at its floor": ({_HIT_RATE: 0.1, _ACTIVE: 4.0, _ELIGIBLE: PROMPT_TRAFFIC.value}, 4.0)},
         lead=100, stays=10,
     ),
     "ServescopeAutoscalerPinned": Proof(
@@ -644,24 +642,26 @@ PROOFS: Mapping[str, Proof] = {
             "below the share": ({_ACTIVE: 95.0, _SENT: 100.0}, 95.0),
         },
     ),
-    "ServescopeAutoscalerInactive": Proof(
-        {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
-        {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
-        also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
-        lag=5, open_lag=4,
-    ),
-    "ServescopeAutoscalerFrozen": Proof(
-        {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
-        {
-            "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
-            "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
-            "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
-            "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
-        },
-        also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
-        # The last change leaves a window of fifteen minutes when it is as old.
-        lag=15, open_lag=14,
-    ),
+    "ServescopeAutoscalerInactive": _any_of({
+        "silent": Proof(
+            {_SENT: 4.0, _REQUESTS_HERE: 2.0}, {_SENT: None}, 4.0,
+            {"nothing is left": {_SENT: None, _REQUESTS_HERE: None}, "sends none": {_SENT: 0.0}},
+            also={"idle": ({_SENT: None, _REQUESTS_HERE: 0.0}, 4.0)},
+            lag=5, open_lag=4,
+        ),
+        "frozen": Proof(
+            {_TOKENS: "100 200", _REQUESTS_HERE: 2.0, _WRITTEN: 50.0}, {_TOKENS: 150.0}, 0.0,
+            {
+                "idle": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0, _WRITTEN: 0.0},
+                "requests with breaks between them": {_TOKENS: 0.0, _REQUESTS_HERE: 0.0},
+                "requests that hang": {_TOKENS: 150.0, _WRITTEN: 0.0},
+                "now and then a change": {_TOKENS: _alternating(100, 200, each=12)},
+            },
+            also={"hardly any requests": ({_TOKENS: 150.0, _REQUESTS_HERE: 1.0, _WRITTEN: 1.0}, 0.0)},
+            # The last change leaves a window of fifteen minutes when it is as old.
+            lag=15, open_lag=14,
+        ),
+    }),
     "ServescopeReplicasFailed": Proof(
         {_FAILED: 0.0, _ACTIVE: 4.0}, {_FAILED: _crash_loop(1)}, 1.0,
         {
@@ -808,15 +808,18 @@ PROOFS: Mapping[str, Proof] = {
         )
         for severity in ("critical", "warning")
     },
-    "ServescopeNewStackFirstTokenSlower": _slower("time_to_first_token_p95"),
-    "ServescopeNewStackTokensSlower": _slower("time_per_output_token_p95"),
-    "ServescopeNewStackErrorsMore": _beside(
-        "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
-        far=0.9,
-    ),
-    "ServescopeNewStackSpeedLower": _beside(
-        "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR, far=1.0,
-    ),
+    "ServescopeNewStackWorse": _any_of({
+        "first token": _slower("time_to_first_token_p95"),
+        "tokens": _slower("time_per_output_token_p95"),
+        "errors": _beside(
+            "request_error_share", 0.02, 0.01, at=0.02 + WORSE_ERRORS.value, beyond=0.02 + WORSE_ERRORS.value * _HAIR,
+            far=0.9,
+        ),
+        "speed": _beside(
+            "tps_per_request", 50.0, 60.0, at=50.0 * WORSE_SPEED.value, beyond=50.0 * WORSE_SPEED.value / _HAIR,
+            far=1.0,
+        ),
+    }),
     "ServescopeTrafficSplitNotAsConfigured": Proof(
         {**_ended(2.5, 5.0, 2.5), **dict(zip(_CONFIGURED, (0.25, 0.5, 0.25), strict=True))},
         _ended(2.0, 5.0 + 10 * SPLIT_MARGIN.value * _HAIR, 1.99), 0.5 + SPLIT_MARGIN.value * _HAIR,
@@ -855,41 +858,47 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={**_OF_PLAN, "verdict": "NO DATA"},
     ),
-    "ServescopeJudgementStale": Proof(
-        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
-        {"at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value}, "gone": {_JUDGED_AGE: None}}, labels=_OF_PLAN,
-    ),
     "ServescopeJudgeGone": Proof(
-        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: None}, 15.0,
+        {_JUDGED_AGE: 15.0}, {_JUDGED_AGE: JUDGEMENT_AGE.value + 1}, JUDGEMENT_AGE.value + 1,
         {
-            "it judges late": {_JUDGED_AGE: 9000.0},
+            "at the boundary": {_JUDGED_AGE: JUDGEMENT_AGE.value},
             "a new run of the plan is of another deployment": {
-                _JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"deployment_id": "e"}): 15.0
+                _JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN | {"deployment_id": "e"}): 15.0
             },
-            "it runs elsewhere": {_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN, instance="b"): 15.0},
+            "it runs elsewhere": {_JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN, instance="b"): 15.0},
         },
-        also={"another plan is judged": ({_JUDGED_AGE: None, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0)},
-        labels=_OF_PLAN, lag=5, open_lag=4,
-    ),
-    "ServescopeCustomerExportFails": Proof(
-        {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,
-        {
-            "at the boundary": {_LANE_FAILING: LANE_FAILING.value},
-            "it accepts every now and then": {_LANE_FAILING: "900 0"},
+        elsewhere={
+            "gone": ({_JUDGED_AGE: STALE}, 15.0, {**_OF_PLAN, "cause": "gone"}),
+            "gone, another plan is judged": (
+                {_JUDGED_AGE: STALE, own(_JUDGED, **_OF_PLAN | {"plan": "q"}): 15.0}, 15.0,
+                {**_OF_PLAN, "cause": "gone"},
+            ),
         },
-        labels=_OF_LANE,
+        labels={**_OF_PLAN, "cause": "late"},
     ),
-    "ServescopeCustomerExportLags": Proof(
-        {_LANE_LAG: 60.0, _LANE_FAILING: 0.0}, {_LANE_LAG: LANE_LAG.value + 1}, LANE_LAG.value + 1,
-        {
-            "at the boundary": {_LANE_LAG: LANE_LAG.value},
-            "the destination fails, of which there is another alert": {
-                _LANE_LAG: LANE_LAG.value + 1, _LANE_FAILING: LANE_FAILING.value + 1
+    "ServescopeCustomerExportFails": _any_of({
+        "refused": Proof(
+            {_LANE_FAILING: 0.0}, {_LANE_FAILING: LANE_FAILING.value + 1}, LANE_FAILING.value + 1,
+            {
+                "at the boundary": {_LANE_FAILING: LANE_FAILING.value},
+                "it accepts every now and then": {_LANE_FAILING: "900 0"},
             },
-        },
-        also={"single requests fail": ({_LANE_LAG: 1000.0, _LANE_FAILING: LANE_FAILING.value}, 1000.0)},
-        labels=_OF_LANE,
-    ),
+            also={
+                "which is why it is late, too": (
+                    {_LANE_FAILING: LANE_FAILING.value + 1, _LANE_LAG: LANE_LAG.value + 1}, LANE_FAILING.value + 1
+                )
+            },
+            labels=_OF_LANE,
+        ),
+        "late": Proof(
+            {_LANE_LAG: 60.0, _LANE_FAILING: 0.0}, {_LANE_LAG: LANE_LAG.value + 1}, LANE_LAG.value + 1,
+            {
+                "at the boundary": {_LANE_LAG: LANE_LAG.value},
+            },
+            also={"single requests fail": ({_LANE_LAG: 1000.0, _LANE_FAILING: LANE_FAILING.value}, 1000.0)},
+            labels=_OF_LANE,
+        ),
+    }),
     "ServescopeCustomerGetsNothing": Proof(
         {_LANE_SERIES: 12.0}, {_LANE_SERIES: 0.0}, 0.0,
         {"one is left": {_LANE_SERIES: 1.0}, "for a moment": {_LANE_SERIES: "12 12 0"}}, labels=_OF_LANE,
@@ -1003,37 +1012,39 @@ PROOFS: Mapping[str, Proof] = {
         also={"idle": ({_GPU[1]: STALE, _IN_FLIGHT: 0.0}, 4e10)},
         labels={**DEPLOYMENT, "replica": "r0", "gpu": "1"},
     ),
-    "ServescopeRequestsPreempted": Proof(
-        {_PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
-        {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
-        PREEMPTED_SHARE.value * _HAIR,
-        {
-            "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
-            "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
-        },
-        also={
-            "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2)
-        },
-    ),
-    "ServescopeKvCacheFull": Proof(
-        {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
-        {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
-        {
-            "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},
-            "hardly anything waits": {_USED: 1.0, _QUEUED: QUEUE_FLOOR.value * 0.99},
-            "requests are preempted": {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
-            "requests are preempted, traffic at its floor": {
-                _USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value
+    "ServescopeKvCacheFull": _any_of({
+        "preempted": Proof(
+            {_PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
+            {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+            PREEMPTED_SHARE.value * _HAIR,
+            {
+                "at the boundary": {_PREEMPTIONS: 5 * PREEMPTED_SHARE.value},
+                "hardly any traffic": {_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
             },
-        },
-        also={
-            "some are preempted": ({_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value}, 1.0),
-            "preempted without traffic": (
-                {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
-            ),
-        },
-        lag=5, open_lag=4,
-    ),
+            also={
+                "traffic at its floor": ({_PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2),
+                "of the two causes this one": (
+                    {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
+                    PREEMPTED_SHARE.value * _HAIR,
+                ),
+            },
+        ),
+        "waiting": Proof(
+            {_USED: 0.5, _QUEUED: 0.0, _PREEMPTIONS: 0.0, _REQUESTS: 5.0, _OK: 5.0, _REJECTED: 50.0},
+            {_USED: KV_FULL.value, _QUEUED: QUEUE_FLOOR.value}, KV_FULL.value,
+            {
+                "almost": {_USED: KV_FULL.value / _HAIR, _QUEUED: 50.0},
+                "hardly anything waits": {_USED: 1.0, _QUEUED: QUEUE_FLOOR.value * 0.99},
+            },
+            also={
+                "some are preempted": ({_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value}, 1.0),
+                "preempted without traffic": (
+                    {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99}, 1.0
+                ),
+            },
+            lag=5, open_lag=4,
+        ),
+    }),
     "ServescopePhaseDown": Proof(
         {
             _PREFILL: 1.0, _SECOND_PREFILL: 1.0, _DECODE: 1.0, _SECOND_DECODE: 1.0, _ROUTER_UP: 1.0, _SENT: 4.0,
@@ -1443,22 +1454,28 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={"instance": "c", "reason": "series_limit"}, late=10,
     ),
-    "ServescopeRuleEvaluationFails": _fails_too_often(
-        RULE_FAILURES, RULE_EVALUATIONS, FAILING_RULES.value, {"rule_group": "r.yml;others"},
-        rule_group="r.yml;servescope-figures",
-    ),
-    "ServescopeRuleEvaluationMissed": _fails_too_often(
-        RULES_MISSED, RULE_EVALUATIONS, MISSED_EVALUATIONS.value, {"rule_group": "r.yml;others"},
-        rule_group="r.yml;servescope-figures",
-    ),
-    "ServescopeAlertsUnsent": _fails_too_often(
-        ALERTS_UNSENT, ALERTS_SENT, UNSENT_ALERTS.value, alertmanager="http://one:9093/api/v2/alerts"
-    ),
-    "ServescopeNotificationsFail": _fails_too_often(
-        NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, FAILED_NOTIFICATIONS.value, integration="webhook"
-    ),
-    "ServescopePrometheusConfigurationRefused": _refused(PROMETHEUS_RELOADED),
-    "ServescopeAlertmanagerConfigurationRefused": _refused(ALERTMANAGER_RELOADED),
+    "ServescopeRuleEvaluationFails": _any_of({
+        "errors": _fails_too_often(
+            RULE_FAILURES, RULE_EVALUATIONS, FAILING_RULES.value, {"rule_group": "r.yml;others"},
+            rule_group="r.yml;servescope-figures",
+        ),
+        "missed": _fails_too_often(
+            RULES_MISSED, RULE_EVALUATIONS, MISSED_EVALUATIONS.value, {"rule_group": "r.yml;others"},
+            rule_group="r.yml;servescope-figures",
+        ),
+    }),
+    "ServescopeNotificationsFail": _any_of({
+        "alertmanager": _fails_too_often(
+            NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, FAILED_NOTIFICATIONS.value, integration="webhook"
+        ),
+        "prometheus": _fails_too_often(
+            ALERTS_UNSENT, ALERTS_SENT, UNSENT_ALERTS.value, alertmanager="http://one:9093/api/v2/alerts"
+        ),
+    }),
+    "ServescopeAlertingConfigurationRefused": _any_of({
+        "prometheus": _refused(PROMETHEUS_RELOADED),
+        "alertmanager": _refused(ALERTMANAGER_RELOADED),
+    }),
     "ServescopeWatchdog": Proof({}, {}, 1.0, {}, labels={}, is_always=True),
 }  # fmt: skip
 

@@ -45,7 +45,7 @@ class Proof:
     bad values at which it fires with other labels than `labels`, the alert's own. `ends` are values that end it, beside
     those of `well`, by why: what differs from `well` after the bad values; `after` is what always does. `lag` and
     `late` are the minutes until the condition begins and ceases to hold, `open_lag` and `open_late` those of left-open
-    ranges where they differ.
+    ranges where they differ. `beside` are the proofs of the alert's other causes.
     """
 
     well: Values
@@ -64,6 +64,7 @@ class Proof:
     is_always: bool = False
     open_lag: int | None = None
     open_late: int | None = None
+    beside: tuple[Proof, ...] = ()
 
 
 def figure(name: str, **labels: str) -> str:
@@ -99,6 +100,8 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
         lag = proof.lag if proof.open_lag is None else proof.open_lag
         late = proof.late if proof.open_late is None else proof.open_late
         proof = replace(proof, lag=lag, late=late)
+    for other in proof.beside:
+        yield from promtool_tests(alert, other, is_left_open=is_left_open)
     if proof.is_always:
         yield from _always(alert, proof)
         return
@@ -220,6 +223,11 @@ def notation(values: Sequence[float | None]) -> str:
 
 def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     """An annotation as Prometheus renders it."""
+    text = re.sub(
+        r"{{ if eq \$labels\.(\w+) `([^`]+)` }}(.*?){{ end }}",
+        lambda match: match[3] if labels.get(match[1]) == match[2] else "",
+        text,
+    )
     text = re.sub(
         r"{{ if \$labels\.(\w+) }}(.*?){{ else }}(.*?){{ end }}",
         lambda match: match[2] if labels.get(match[1]) else match[3],

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from alerts.objectives import objective_group
 from alerts.recording import recording_rule
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import FigureRef, conditions_of, terms
+from servescope.alerting.records import BadRatio, FigureRef, conditions_of, terms
 from servescope.contract.figures import FIGURES
 from tests.support.alert_stories import TARGET, series
 from tests.support.promtool import Suite, check_firing, failures
@@ -42,12 +43,17 @@ def firing(
 
 
 def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
-    """These alerts, and before them the rules of the figures that they read."""
+    """These alerts, and before them the rules of the figures and objectives that they read."""
     alerts = [ALERTS[name] for name in names]
     read = [term for alert in alerts for condition in conditions_of(alert) for term in terms(condition)]
     figures = dict.fromkeys(term.figure for term in read if isinstance(term, FigureRef))
     rules = [recording_rule(FIGURES[figure], "5m") for figure in figures]
-    return [{"name": "figures", "rules": rules}, *({**group, "interval": "1m"} for group in alert_groups(alerts))]
+    objectives = [objective_group(interval="1m")] if any(isinstance(term, BadRatio) for term in read) else []
+    return [
+        {"name": "figures", "rules": rules},
+        *objectives,
+        *({**group, "interval": "1m"} for group in alert_groups(alerts)),
+    ]
 
 
 def _values(key: str, stretches: Stretches, scrape_seconds: int) -> str:

@@ -12,6 +12,8 @@ from servescope.alerting.records import (
     WHO,
     Alert,
     All,
+    Any,
+    Because,
     Compare,
     Except,
     FigureRef,
@@ -20,6 +22,7 @@ from servescope.alerting.records import (
     Present,
     Runbook,
     Scaled,
+    by_cause,
     by_replica,
 )
 from servescope.contract.bounds import REQUESTED_KEPT
@@ -32,6 +35,15 @@ _LEAST: Final = FigureRef("autoscaler_min_replicas")
 _MOST: Final = FigureRef("autoscaler_max_replicas")
 _AUTOSCALERS: Final[Matchers] = (("role", ("autoscaler",)),)
 _KEPT: Final = bound(REQUESTED_KEPT)
+
+_SILENT: Final = Except(
+    All((Present(OverTime("max", _SENT, "6h")), Present(FigureRef("concurrent_requests")))), Present(_SENT)
+)
+_FROZEN: Final = All((
+    Compare(OverTime("changes", FigureRef("autoscaler_in_flight_tokens"), "15m"), "==", 0.0),
+    Compare(OverTime("min", FigureRef("concurrent_requests"), "15m"), ">", 0.0),
+    Compare(FigureRef("output_tokens_per_second"), ">", 0.0),
+))  # fmt: skip
 
 AUTOSCALING_ALERTS: Final = (
     Alert(
@@ -95,63 +107,42 @@ AUTOSCALING_ALERTS: Final = (
     ),
     Alert(
         "ServescopeAutoscalerInactive", "warning", "autoscaler", "scaling",
-        Except(All((Present(OverTime("max", _SENT, "6h")), Present(FigureRef("concurrent_requests")))), Present(_SENT)),
-        "An autoscaler stopped reporting.",
-        f"The autoscaler of {WHO} reports no desired scale any more; its maximum over the last 6 hours was {NUMBER}.",
+        Any((
+            Because("silent", _SILENT),
+            Because("frozen", _FROZEN, "Autoscaler frozen"),
+        )),
+        "An autoscaler no longer reports or measures the load.",
+        f"The autoscaler of {WHO} " + by_cause({
+            "silent": f"reports no desired scale any more; its maximum over the last 6 hours was {NUMBER}.",
+            "frozen": "reports in-flight tokens that have not changed for 15 minutes, although requests are being "
+            "served.",
+        }),
         Runbook(
-            "The deployment is still monitored and had an autoscaler within the last 6 hours, but there is no desired "
-            "scale now: the autoscaler's target fails, is no longer listed, or does not expose it.",
-            "Nothing while the load stays the same. When it grows, no replicas are added and requests queue; the "
-            "alerts on scaling cannot fire.",
-            "Check the targets with the role autoscaler, then its log and its leader election.",
-            "Restart it; set the replicas by hand until it is back.",
+            "`silent`: the deployment is still monitored and had an autoscaler within the last 6 hours, but there is "
+            "no desired scale now, as the autoscaler's target fails, is no longer listed, or does not expose it. "
+            "`frozen`: requests have been in flight and produced tokens all the time, which changes the number of "
+            "tokens in flight, but the autoscaler's gauge of them is constant.",
+            "Nothing while the load stays the same. When it grows, no replicas are added and requests queue; when it "
+            "falls, too many stay.",
+            "Check the targets with the role autoscaler, then its log, its leader election, and whether it still "
+            "reaches the workers it counts.",
+            "Restart it; set the replicas by hand until it follows the load.",
             "A deployment whose autoscaler was removed on purpose; the alert resolves after 6 hours.",
             FirstCheck(
                 _SENT,
-                "the line of the deployment ends.",
-                "the line goes on: its scrape failed for a while.",
+                "the line of the deployment ends; or it goes on, and the tokens in flight are a straight line while "
+                "requests come and go.",
+                "the line goes on, and the tokens in flight move with the requests: a scrape failed for a while.",
                 target_up(_AUTOSCALERS),
                 "A line at zero is an autoscaler that is listed and does not answer; no line is one that is not "
                 "listed.",
                 lowest=True,
             ),
             (SCALING,),
-            "Do not scale down by hand meanwhile: nothing would scale up again.",
+            "Do not scale down by hand meanwhile: nothing would scale up again. Do not trust the desired scale.",
             "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
-            "The desired scale is reported again.",
+            "The desired scale is reported again, and the tokens in flight move with the load.",
         ),
         "scale", "autoscaler_rounded_desired_scale", keep_firing_for="5m",
-    ),
-    Alert(
-        "ServescopeAutoscalerFrozen", "warning", "autoscaler", "scaling",
-        All((
-            Compare(OverTime("changes", FigureRef("autoscaler_in_flight_tokens"), "15m"), "==", 0.0),
-            Compare(OverTime("min", FigureRef("concurrent_requests"), "15m"), ">", 0.0),
-            Compare(FigureRef("output_tokens_per_second"), ">", 0.0),
-        )),
-        "An autoscaler no longer measures the load.",
-        f"The in-flight tokens that the autoscaler of {WHO} reports have not changed for 15 minutes, although requests "
-        "are being served.",
-        Runbook(
-            "Requests have been in flight and produced tokens all the time, which changes the number of tokens in "
-            "flight, but the autoscaler's gauge of them is constant.",
-            "Nothing while the load stays the same. It scales by an outdated load: no new replicas when the load "
-            "grows, too many when it falls.",
-            "Check the autoscaler's log, and whether it still reaches the workers it counts.",
-            "Restart it; set the replicas by hand until it follows the load.",
-            "None known.",
-            FirstCheck(
-                FigureRef("autoscaler_in_flight_tokens"),
-                "a straight line, while requests come and go.",
-                "it moves with the requests in flight.",
-                by_replica("concurrent_requests"),
-                "These move: the engines report. If they do not move either, the engines are the cause.",
-            ),
-            (SCALING,),
-            "Do not trust the desired scale meanwhile.",
-            "Whoever runs the autoscaler, now if the traffic is about to rise, else in the morning.",
-            "The tokens in flight move with the load.",
-        ),
-        "scale", "autoscaler_in_flight_tokens", keep_firing_for="5m",
     ),
 )  # fmt: skip

@@ -14,12 +14,15 @@ from servescope.alerting.records import (
     AdHocExpression,
     Alert,
     All,
+    Any,
+    Because,
     Compare,
     FigureRef,
     FirstCheck,
     OverTime,
     Runbook,
     Scaled,
+    by_cause,
     by_replica,
 )
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND
@@ -32,12 +35,12 @@ _CHURN: Final = band_start("kv_cache_hit_rate_skew", -1)
 _EFFICIENT: Final = band_start("kv_cache_hit_rate_efficiency", 0)
 _HIT_RATE: Final = FigureRef("kv_cache_hit_rate")
 _KEPT: Final = bound(HIT_RATE_KEPT)
-_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
 _PROMPTS: Final = Compare(AdHocExpression(rate("kv_cache_eligible_tokens_total")), ">=", bound(PROMPT_TRAFFIC))
+_ACTIVE: Final = FigureRef("replica_count_by_status", (("status", ("active",)),))
+FEWER_REPLICAS: Final = Compare(_ACTIVE, "<", OverTime("max", _ACTIVE, "30m"))
 _DROPPED: Final = Compare(_HIT_RATE, "<", Scaled(OverTime("avg", _HIT_RATE, "1d", before="30m"), _KEPT))
 
-_DEGRADED_STATE: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
-_DEGRADED: Final = AdHocExpression(_DEGRADED_STATE)
+_DEGRADED: Final = Level("router_index_state", "max", (("state", ("degraded",)),))
 
 CACHE_ALERTS: Final = (
     Alert(
@@ -71,83 +74,46 @@ CACHE_ALERTS: Final = (
     ),
     Alert(
         "ServescopeCacheEventsMissed", "warning", "router", "cache",
-        All((Compare(_SKEW, "<", _BEHIND), _PROMPTS)),
-        "Workers serve many more cache hits than the router predicts.",
-        f"The router of {WHO} predicts fewer cache hits than workers serve: the difference is {PERCENT} of the prompt "
-        f"tokens. Below {_BEHIND:+%} the router misses cache events.",
+        Any((
+            Because("hits", All((Compare(_SKEW, "<", _BEHIND), _PROMPTS))),
+            Because("gaps", Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS))),
+            Because("degraded", Compare(AdHocExpression(_DEGRADED), ">", 0.0), "Router index degraded"),
+        )),
+        "The router misses cache events of the workers.",
+        f"The router of {WHO} " + by_cause({
+            "hits": f"predicts fewer cache hits than workers serve: the difference is {PERCENT} of the prompt tokens. "
+            f"Below {_BEHIND:+%} it misses cache events.",
+            "gaps": f"misses {NUMBER} cache events per second.",
+            "degraded": f"has reported a degraded index for {waited()}: its predictions are unreliable.",
+        }),
         Runbook(
-            f"The predicted hit rate is more than {-_BEHIND:%} of the prompt tokens below the actual one: the "
-            "router's index does not receive all cache events of the workers.",
-            "Users wait somewhat longer for the first word: requests are not routed to the workers that hold their "
-            "prefix.",
-            "Check dropped events and the state of the router's index, then the network between workers and router.",
-            SKEW_BAND.lowest.advice,
-            "Right after the start of a router without a snapshot its index is empty and still filling.",
-            FirstCheck(
-                _SKEW,
-                f"below {_BEHIND:+%}, and level.",
-                "rising towards zero: the index is being filled.",
-                by_replica("router_event_gap_rate"),
-                "One router alone: its subscription. All routers: a worker that publishes nothing, or the transport.",
-            ),
-            (CACHE_EVENTS,),
-            "Do not restart the workers: the events of the router are what is missing.",
-            "Nobody at night, unless an alert on first tokens pages too.",
-            f"The difference is above {_BEHIND:+%}.",
-        ),
-        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
-    ),
-    Alert(
-        "ServescopeCacheEventGaps", "warning", "router", "cache",
-        Compare(FigureRef("router_event_gap_rate"), ">", bound(EVENT_GAPS)),
-        "Cache events of workers do not reach the router.",
-        f"The router of {WHO} misses {NUMBER} cache events per second.",
-        Runbook(
-            "The sequence numbers of the workers' cache events have gaps: some events were lost in transit.",
-            "Some users wait longer for the first word: the router misses cached prefixes, or predicts hits that do "
-            "not exist, until its index recovers.",
-            "Find the worker whose events are missing: the router's log names it. Check the messaging between workers "
-            "and router for full buffers and packet loss.",
-            "Fix the transport. If the index does not recover, restart the router from a snapshot.",
-            "A worker that restarts can leave a single gap, which is over before this alert fires.",
+            f"The router's index does not match the workers' caches, by one of three signs. `hits`: the predicted hit "
+            f"rate is more than {-_BEHIND:%} of the prompt tokens below the actual one. `gaps`: the sequence numbers "
+            "of the workers' cache events have gaps. `degraded`: the router itself reports it.",
+            "Users wait longer for the first word: the router misses cached prefixes, or predicts hits that do not "
+            "exist, until its index recovers.",
+            "Find the worker whose events are missing: the router's log names it. Check dropped events and the state "
+            "of the index, then the messaging between workers and router for full buffers and packet loss.",
+            f"Fix the transport. {SKEW_BAND.lowest.advice} If the index does not recover, restart the router from a "
+            "snapshot.",
+            "Right after the start of a router without a snapshot its index is empty and still filling. A worker that "
+            "restarts can leave a single gap, which is over before this alert fires.",
             FirstCheck(
                 FigureRef("router_event_gap_rate"),
                 "above zero all the time.",
-                "a peak that is over: a worker was restarted.",
+                "a peak that is over: a worker was restarted; or no gap, and the difference of the hit rates rises "
+                "towards zero: the index is being filled.",
                 by_replica("router_event_gap_rate"),
-                "One router alone: its connection or its CPU. All routers: the worker or the broker between them.",
-            ),
-            (CACHE_EVENTS,),
-            "Do not restart the router without a snapshot: its index would be empty.",
-            "Whoever owns the messaging, in the morning.",
-            "There are no gaps any more, and the index is `exact` again.",
-        ),
-        "cache", "router_event_gap_rate", keep_firing_for="10m",
-    ),
-    Alert(
-        "ServescopeRouterIndexDegraded", "warning", "router", "cache",
-        Compare(_DEGRADED, ">", 0.0),
-        "The router's index of the workers' caches is degraded.",
-        f"The router index of {WHO} has been degraded for {waited()}: its predictions are unreliable.",
-        Runbook(
-            "The router reports that its index does not match the workers' caches.",
-            "Users wait longer for the first word: requests are routed with little regard to cached prefixes.",
-            "Check event gaps and dropped events, and whether recoveries are attempted and fail.",
-            "Fix the event stream; restart the router from a snapshot.",
-            "None known: the router itself reports this state.",
-            FirstCheck(
-                _DEGRADED,
-                "above zero and level: it does not recover.",
-                "zero: it has recovered.",
-                AdHocExpression(_DEGRADED_STATE, ("replica",)),
-                "One router alone: restart that one. All routers: the events of the workers.",
+                "One router alone: its subscription, its connection or its CPU. All routers: a worker that publishes "
+                "nothing, or the transport.",
             ),
             (CACHE_EVENTS, PREFIX_CACHE),
-            "Do not restart all routers at the same time: none would know any cache.",
-            "Whoever owns the router, in the morning; now if an alert on first tokens pages too.",
-            "The state is `exact` again.",
+            "Do not restart the workers, nor all routers at the same time, nor one without a snapshot: its index would "
+            "be empty.",
+            "Whoever owns the router and the messaging, in the morning; now if an alert on first tokens pages too.",
+            f"There are no gaps any more, the index is `exact`, and the difference is above {_BEHIND:+%}.",
         ),
-        "cache", "router_event_gap_rate", keep_firing_for="5m",
+        "cache", "kv_cache_hit_rate_skew", keep_firing_for="10m",
     ),
     Alert(
         "ServescopeRoutingInefficient", "warning", "router", "cache",
@@ -190,8 +156,10 @@ CACHE_ALERTS: Final = (
             "average: after half a day at half the rate, the alert takes it as normal.",
             "Users wait longer for the first word, and the same load needs more replicas.",
             "Check the best possible hit rate: if it dropped too, the traffic changed; if not, routing or the caches "
-            "did. Look for restarts and scale-downs at that time.",
-            "Nothing for new traffic. Otherwise follow the alerts on skew and efficiency, and slow down scale-downs.",
+            "did. Look for restarts and scale-downs at that time: the caches of replicas that left held prefixes that "
+            "are still in use.",
+            "Nothing for new traffic, nor tonight after a scale-down: the caches fill by themselves. Then increase "
+            "scale_down_half_life_seconds and scale_down_delay. Otherwise follow the alerts on skew and efficiency.",
             "Another mix of prompts, as of a batch at night.",
             FirstCheck(
                 _HIT_RATE,
@@ -199,43 +167,14 @@ CACHE_ALERTS: Final = (
                 "a slope downwards together with the best possible hit rate: other prompts.",
                 by_replica("kv_cache_usage"),
                 "Replicas that are nearly empty were restarted: their caches fill again. All full: prefixes are "
-                "evicted.",
+                "evicted; after a scale-down, scale up again.",
                 lowest=True,
             ),
-            (PREFIX_CACHE,),
-            "Do not restart anything: empty caches are what it is about.",
+            (PREFIX_CACHE, SCALING),
+            "Do not restart anything: empty caches are what it is about. Do not scale down further by hand.",
             "Nobody at night, unless an alert on first tokens pages too.",
             f"The hit rate is above {_KEPT:%} of its average over the last day.",
         ),
         "cache", "kv_cache_hit_rate", for_="15m",
-    ),
-    Alert(
-        "ServescopeScaleDownLosesCache", "warning", "autoscaler", "cache",
-        All((Compare(_ACTIVE, "<", OverTime("max", _ACTIVE, "30m")), _DROPPED, _PROMPTS)),
-        "A scale-down lowered the KV cache hit rate.",
-        f"{WHO} has {NUMBER} active replicas, fewer than 30 minutes ago, and its hit rate is below {_KEPT:%} of its "
-        "average over the last day.",
-        Runbook(
-            "Replicas were removed and the hit rate dropped with them: their caches held prefixes that are still in "
-            "use.",
-            "Users wait longer for the first word until the other replicas have cached the same prefixes. Often the "
-            "load brings the replicas back.",
-            "Compare the time of the scale-down with the drop of the hit rate.",
-            "Nothing tonight: the caches fill by themselves. Then increase scale_down_half_life_seconds and "
-            "scale_down_delay.",
-            "Replicas that left for another reason while the traffic changed.",
-            FirstCheck(
-                _HIT_RATE,
-                "a step downwards at the minute at which replicas left.",
-                "rising again.",
-                by_replica("kv_cache_usage"),
-                "The replicas that are left fill up. Those at the top begin to evict: scale up again.",
-            ),
-            (SCALING, PREFIX_CACHE),
-            "Do not scale down further by hand.",
-            "Nobody at night, unless an alert on first tokens pages too.",
-            f"The hit rate is above {_KEPT:%} of its average over the last day.",
-        ),
-        "cache", "kv_cache_hit_rate",
     ),
 )  # fmt: skip

@@ -37,6 +37,15 @@ class Keys:
             known = self._remember(by, Keys([restrict(labels, by) for labels in self.labels]), _NO_ROWS)
         return known[0]
 
+    def labelled(self, pair: tuple[str, str]) -> Keys:
+        """Each with one more label."""
+        known = self._remembered.get(("labelled", pair))
+        if known is None:
+            known = self._remember(
+                ("labelled", pair), Keys([tuple(sorted((*labels, pair))) for labels in self.labels]), _NO_ROWS
+            )
+        return known[0]
+
     def groups(self, by: tuple[str, ...]) -> tuple[Keys, Rows]:
         """The distinct label sets of the labels in `by`, and the one to which each belongs."""
         known = self._remembered.get(("groups", by))

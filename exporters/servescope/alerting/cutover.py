@@ -9,7 +9,6 @@ from typing import Final, Literal
 
 from servescope.alerting.choices import Name, bound
 from servescope.alerting.playbooks.failures import ERRORS
-from servescope.alerting.playbooks.families import Playbook
 from servescope.alerting.playbooks.latency import FIRST_TOKEN, OUTPUT_TOKENS, SPECULATION
 from servescope.alerting.records import (
     NUMBER,
@@ -19,6 +18,7 @@ from servescope.alerting.records import (
     Alert,
     All,
     Any,
+    Because,
     Compare,
     Condition,
     Extreme,
@@ -29,6 +29,7 @@ from servescope.alerting.records import (
     Scaled,
     SelfMetric,
     Shifted,
+    by_cause,
     by_replica,
 )
 from servescope.contract import bounds
@@ -62,54 +63,33 @@ def _compared(is_worse: Condition) -> All:
     ))  # fmt: skip
 
 
+_FIRST_P95: Final = "time_to_first_token_p95"
+_OUTPUT_P95: Final = "time_per_output_token_p95"
+_FAILED: Final = "request_error_share"
+_PER_REQUEST: Final = "tps_per_request"
 _COMPARISON: Final = (
     f"{_OLD}, for the same model in the same environment; of several deployments of {_OLD} the worst one counts. This "
     "is a plain comparison of two figures and no verdict on the cutover."
 )
-_MITIGATION: Final = (
-    "Pause the cutover. If it gets worse, move traffic back to the old stack at the gateway in front of both: no "
-    "engine has these weights."
-)
-_AVOID: Final = (
-    "Do not raise the share of the new stack. Do not change both stacks at once: they could not be compared."
-)
-_CALL: Final = "The owner of the cutover, in the morning; at once if an alert on an objective pages too."
-_FALSE_POSITIVES: Final = "A larger share of long prompts on one stack, or caches of the new stack that are still cold."
-
-
-def _looks(figure: str, bad: str, *, lowest: bool = False) -> FirstCheck:
-    """The figure of both stacks, and of the replicas of each."""
-    return FirstCheck(
-        FigureRef(figure),
-        f"the line of {_NEW} {bad} that of {_OLD}, and stays there.",
-        "both lines are close together, or apart only while the share of the traffic changes.",
-        by_replica(figure),
-        f"All replicas of {_NEW} alike: its version, its arguments or its hardware. A single one: take that replica "
-        "out of routing, and go on with the cutover.",
-        lowest,
-    )
-
-
-def _slower(name: str, figure: str, latency: str, notice: str, playbook: Playbook) -> Alert:
-    """The new stack's latency is a multiple of the old one's."""
-    return Alert(
-        name, "warning", "cutover", "cutover",
-        _compared(Compare(_new(figure), ">", Scaled(_old(figure, "max"), _TIMES))),
-        f"The {latency} is higher on the new stack than on the old one.",
-        f"The {latency} of {WHO} has a 95th percentile of {{{{ $value | humanizeDuration }}}}, more than {_TIMES:g} "
-        f"times that of {_OLD}.",
-        Runbook(
-            f"The 95th percentile of {_NEW} is more than {_TIMES:g} times that of {_COMPARISON}",
-            f"Users who were moved to the new stack {notice}.",
-            "Compare the two deployments: load per replica, prompt lengths, cache hits, queue.",
-            _MITIGATION,
-            _FALSE_POSITIVES,
-            _looks(figure, "is above"), (playbook,), _AVOID, _CALL,
-            f"The {latency} of both stacks is about the same again, at the same share of the traffic.",
-        ),
-        "cutover", figure, for_="15m", keep_firing_for="10m",
-    )  # fmt: skip
-
+_WORSE: Final = Any((
+    Because(
+        "first token",
+        _compared(Compare(_new(_FIRST_P95), ">", Scaled(_old(_FIRST_P95, "max"), _TIMES))),
+        "New stack first token slower",
+    ),
+    Because(
+        "tokens", _compared(Compare(_new(_OUTPUT_P95), ">", Scaled(_old(_OUTPUT_P95, "max"), _TIMES))),
+        "New stack tokens slower",
+    ),
+    Because(
+        "errors", _compared(Compare(_new(_FAILED), ">", Shifted(_old(_FAILED, "max"), _ERRORS))),
+        "New stack errors more",
+    ),
+    Because(
+        "speed", _compared(Compare(_new(_PER_REQUEST), "<", Scaled(_old(_PER_REQUEST, "min"), _SPEED))),
+        "New stack speed lower",
+    ),
+))  # fmt: skip
 
 # Ended requests, since not every engine reports started ones.
 _ENDED: Final = rate("requests_total")
@@ -153,50 +133,48 @@ CUTOVER_ALERTS: Final = (
         ),
         "cutover", "servescope_configured_traffic_ratio", for_="15m", keep_firing_for="5m",
     ),
-    _slower(
-        "ServescopeNewStackFirstTokenSlower", "time_to_first_token_p95", "time to first token",
-        "wait longer for the first word of an answer", FIRST_TOKEN,
-    ),
-    _slower(
-        "ServescopeNewStackTokensSlower", "time_per_output_token_p95", "time per output token",
-        "get their answers more slowly", OUTPUT_TOKENS,
-    ),
     Alert(
-        "ServescopeNewStackErrorsMore", "warning", "cutover", "cutover",
-        _compared(Compare(
-            _new("request_error_share"), ">", Shifted(_old("request_error_share", "max"), _ERRORS)
-        )),
-        "More requests fail on the new stack than on the old one.",
-        f"{PERCENT} of the requests of {WHO} fail. That is more than on {_OLD} by over {_ERRORS:%} of all requests.",
+        "ServescopeNewStackWorse", "warning", "cutover", "cutover",
+        _WORSE,
+        "The new stack is worse than the old one.",
+        f"{WHO}: " + by_cause({
+            "first token": "the time to first token has a 95th percentile of {{ $value | humanizeDuration }}, more "
+            f"than {_TIMES:g} times that of {_OLD}.",
+            "tokens": "the time per output token has a 95th percentile of {{ $value | humanizeDuration }}, more than "
+            f"{_TIMES:g} times that of {_OLD}.",
+            "errors": f"{PERCENT} of the requests fail. That is more than on {_OLD} by over {_ERRORS:%} of all "
+            "requests.",
+            "speed": f"a request gets {NUMBER} tokens per second, less than {_SPEED:%} of what it gets on {_OLD}.",
+        }),
         Runbook(
-            f"The share of failed requests of {_NEW} is higher by more than {_ERRORS:%} of all requests than that of "
+            f"{_NEW} is worse by one of four figures. `first token` and `tokens`: its 95th percentile is more than "
+            f"{_TIMES:g} times as long. `errors`: more of its requests fail, by over {_ERRORS:%} of all requests. "
+            f"`speed`: a request gets less than {_SPEED:%} of the tokens per second. It is compared with "
             f"{_COMPARISON}",
-            "Users who were moved to the new stack get errors that they did not get before.",
-            "Check the new stack's log, and which requests fail: their length, their parameters, features that only "
-            "one of the stacks has.",
-            _MITIGATION,
-            "Clients that send requests which only the old stack accepts.",
-            _looks("request_error_share", "is above"), (ERRORS,), _AVOID,
-            "The owner of the cutover now: errors are the plainest harm there is.",
-            "The shares of both stacks are about the same again.",
+            "Users who were moved to the new stack wait longer for the first word, get their answers more slowly, or "
+            "get errors that they did not get before.",
+            "Compare the two deployments: load per replica, prompt lengths, cache hits, queue. `errors`: the new "
+            "stack's log, and which requests fail, by length, parameters and features that only one of the stacks "
+            "has. `tokens` and `speed`: the speculation rate and the batch size, as of a draft that no longer matches "
+            "the model, or of more requests per replica than before.",
+            "Pause the cutover. If it gets worse, move traffic back to the old stack at the gateway in front of both: "
+            "no engine has these weights.",
+            "A larger share of long prompts on one stack, caches of the new stack that are still cold, or clients that "
+            "send requests which only the old stack accepts.",
+            FirstCheck(
+                FigureRef(_FIRST_P95),
+                f"the line of {_NEW} is above that of {_OLD}, and stays there.",
+                "both lines are close together, or apart only while the share of the traffic changes.",
+                by_replica(_FIRST_P95),
+                f"All replicas of {_NEW} alike: its version, its arguments or its hardware. A single one: take that "
+                "replica out of routing, and go on with the cutover.",
+            ),
+            (FIRST_TOKEN, OUTPUT_TOKENS, SPECULATION, ERRORS),
+            "Do not raise the share of the new stack. Do not change both stacks at once: they could not be compared.",
+            "The owner of the cutover: now for `errors`, which are the plainest harm there is, or if an alert on an "
+            "objective pages too, else in the morning.",
+            "The figures of both stacks are about the same again, at the same share of the traffic.",
         ),
-        "cutover", "request_error_share", for_="15m", keep_firing_for="10m",
-    ),
-    Alert(
-        "ServescopeNewStackSpeedLower", "warning", "cutover", "cutover",
-        _compared(Compare(_new("tps_per_request"), "<", Scaled(_old("tps_per_request", "min"), _SPEED))),
-        "Requests get fewer tokens per second on the new stack than on the old one.",
-        f"A request on {WHO} gets {NUMBER} tokens per second, less than {_SPEED:%} of what it gets on {_OLD}.",
-        Runbook(
-            f"The tokens per second per request of {_NEW} are below {_SPEED:%} of those of {_COMPARISON}",
-            "Users who were moved to the new stack see their answers being written more slowly.",
-            "Compare the speculation rate and the batch size: a draft that no longer matches the model, or more "
-            "requests per replica than before.",
-            _MITIGATION,
-            "Longer prompts, or more requests per replica, on the new stack alone.",
-            _looks("tps_per_request", "is below", lowest=True), (SPECULATION, OUTPUT_TOKENS), _AVOID, _CALL,
-            "A request gets about as many tokens per second on both stacks.",
-        ),
-        "cutover", "tps_per_request", for_="15m", keep_firing_for="10m",
+        "cutover", _FIRST_P95, for_="15m", keep_firing_for="10m", panel="New stack first token slower",
     ),
 )  # fmt: skip

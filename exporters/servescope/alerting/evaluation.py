@@ -157,6 +157,8 @@ def _condition(condition: records.Condition) -> Callable[[Instant], Column]:
         case records.Any(conditions):
             each_of = [_compiled(each) for each in conditions]
             return lambda at: reduce(Column.joined, map(at.column, each_of), NOTHING)
+        case records.Because(cause, caused, _):
+            return _because(_compiled(caused), (records.CAUSE, cause))
         case records.Except(first, unless):
             return _except(_compiled(first), _compiled(unless), _shared(first, unless))
         case records.Disappeared(own, before):
@@ -222,6 +224,14 @@ def _except(first: _Part, unless: _Part, shared: tuple[str, ...]) -> Callable[[I
     def compute(at: Instant) -> Column:
         held = at.column(first)
         return held.where(held.keys.rows_in(at.column(unless).keys, shared) < 0) if held.values.size else held
+
+    return compute
+
+
+def _because(caused: _Part, cause: tuple[str, str]) -> Callable[[Instant], Column]:
+    def compute(at: Instant) -> Column:
+        held = at.column(caused)
+        return Column(held.keys.labelled(cause), held.values) if held.values.size else held
 
     return compute
 

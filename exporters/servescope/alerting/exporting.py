@@ -6,7 +6,18 @@ from typing import Final
 
 from servescope.alerting.choices import bound, waited
 from servescope.alerting.links import CUSTOMERS
-from servescope.alerting.records import Alert, All, Compare, Disappeared, FirstCheck, Runbook, SelfMetric
+from servescope.alerting.records import (
+    Alert,
+    All,
+    Any,
+    Because,
+    Compare,
+    Disappeared,
+    FirstCheck,
+    Runbook,
+    SelfMetric,
+    by_cause,
+)
 from servescope.contract.bounds import LANE_FAILING, LANE_LAG
 from servescope.contract.own_metrics import LANE_LABELS
 
@@ -20,60 +31,52 @@ _LANES: Final = SelfMetric("servescope_customer_lanes", ("job", "instance"))
 EXPORT_ALERTS: Final = (
     Alert(
         "ServescopeCustomerExportFails", "warning", "customers", "customers",
-        Compare(_FAILING, ">", bound(LANE_FAILING)),
-        "A customer's backend accepts no metrics.",
-        f"{_LANE} has accepted nothing for {{{{ $value | humanizeDuration }}}}.",
+        Any((
+            Because("refused", Compare(_FAILING, ">", bound(LANE_FAILING))),
+            Because(
+                "late", All((Compare(_LAG, ">", bound(LANE_LAG)), Compare(_FAILING, "<=", bound(LANE_FAILING)))), "Lag",
+            ),
+        )),
+        "A customer's metrics do not arrive, or late.",
+        f"{_LANE} " + by_cause({
+            "refused": "has accepted nothing for {{ $value | humanizeDuration }}.",
+            "late": "is {{ $value | humanizeDuration }} behind, and accepts what is sent.",
+        }),
         Runbook(
-            f"No request to this destination was accepted for more than {bound(LANE_FAILING):g} seconds, and it is "
-            "tried again and again. Nothing is lost yet: what is owed is read from the store once it accepts again.",
-            "The customer's dashboards end, and their alerts on missing data may fire. Their requests to the model are "
-            "not affected.",
+            f"`refused`: no request to this destination was accepted for more than {bound(LANE_FAILING):g} seconds, "
+            "and it is tried again and again. `late`: it accepts requests, and the last points that it accepted are "
+            f"more than {bound(LANE_LAG):g} seconds old, as it catches up after an outage, or more is owed than is "
+            "sent. Nothing is lost yet: what is owed is read from the store.",
+            "The customer's dashboards end or are late, and their alerts on missing data may fire. Their requests to "
+            "the model are not affected.",
             "`servescope customers status` shows the last error of each destination; `servescope customers test NAME` "
             "sends one point and explains the answer. `credentials` and `tls` are on one of the two sides; "
-            "`throttled`, `unavailable` and `timeout` are at the customer's.",
+            "`throttled`, `unavailable` and `timeout` are at the customer's. Without an error: compare points a minute "
+            "with the quota of the customer, and the duration of requests with the interval. If the lag rises for all "
+            "customers, the store cannot be read, or the process has too little CPU: its log and internal errors say "
+            "which.",
             "`credentials`: renew the token; its file is read again, without a restart. `tls`: compare the "
-            "certificate's names and dates. `unreachable`: check the proxy and what the network lets out. "
-            "Otherwise ask the customer. Then let it catch up by itself.",
-            "A backend under maintenance that was announced.",
+            "certificate's names and dates. `unreachable`: check the proxy and what the network lets out. A quota that "
+            "is too low: raise it, or export fewer series. Slow requests: have larger ones (`max_request_size`). All "
+            "customers: give the process a core of its own. Otherwise ask the customer. Then let it catch up "
+            "by itself.",
+            "A backend under maintenance that was announced, the first minutes after an outage, or a new destination "
+            "that receives the past first.",
             FirstCheck(
                 _FAILING,
-                "the line rises and does not fall back.",
-                "the line falls to the bottom again and again: single requests fail, and are repeated.",
+                "the line rises and does not fall back; or it is at the bottom, and the lag rises or stays high.",
+                "the line falls to the bottom again and again: single requests fail, and are repeated. The lag falls: "
+                "at that rate it is back soon.",
             ),
             (),
-            "Do not remove the customer to end the alert: that deletes what is owed.",
-            "The customer's contact, when the answer comes from their side and lasts longer than an hour. What is "
-            "older than `max_age`, a day by default, is given up.",
-            "The line is at the bottom, and the lag falls to less than two intervals.",
+            "Do not remove the customer to end the alert: that deletes what is owed. Do not restart the export again "
+            "and again: each restart repeats what was in flight.",
+            "The customer's contact, when the answer comes from their side and lasts longer than an hour; whoever runs "
+            "the collectors, if the lag rises for all customers. What is older than `max_age`, a day by default, is "
+            "given up.",
+            "The line is at the bottom, and the lag is less than two intervals.",
         ),
-        CUSTOMERS, "servescope_customer_failing_seconds", for_="5m", panel="Failing",
-    ),
-    Alert(
-        "ServescopeCustomerExportLags", "warning", "customers", "customers",
-        All((Compare(_LAG, ">", bound(LANE_LAG)), Compare(_FAILING, "<=", bound(LANE_FAILING)))),
-        "A customer's metrics are late.",
-        f"{_LANE} is {{{{ $value | humanizeDuration }}}} behind, and accepts what is sent.",
-        Runbook(
-            f"The last points that this destination accepted are more than {bound(LANE_LAG):g} seconds old, although "
-            "it accepts requests: it catches up after an outage, or more is owed than is sent.",
-            "The customer's dashboards and alerts are late.",
-            "Does the lag fall? Then it catches up. Does it stay? Compare points a minute with the quota of the "
-            "customer, and the duration of requests with the interval. Does it rise for all customers? Then the store "
-            "cannot be read, or the process has too little CPU: its log and internal errors say which.",
-            "A quota that is too low: raise it, or export fewer series. Slow requests: ask the customer, or have "
-            "larger requests (`max_request_size`). All customers: give the process a core of its own.",
-            "The first minutes after an outage, or a new destination that receives the past first.",
-            FirstCheck(
-                _LAG,
-                "the line rises, or stays high.",
-                "the line falls: at that rate it is back soon.",
-            ),
-            (),
-            "Do not restart it again and again: each restart repeats what was in flight.",
-            "Nobody at night, unless it rises for all customers: then whoever runs the collectors.",
-            "The lag is less than two intervals.",
-        ),
-        CUSTOMERS, "servescope_customer_lag_seconds", for_="10m", panel="Lag",
+        CUSTOMERS, "servescope_customer_failing_seconds", for_="10m", panel="Failing",
     ),
     Alert(
         "ServescopeCustomerGetsNothing", "warning", "customers", "customers",

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting.choices import bound, waited
-from servescope.alerting.records import WHO, Alert, Compare, Disappeared, FirstCheck, Runbook, SelfMetric
+from servescope.alerting.records import (
+    WHO,
+    Alert,
+    Any,
+    Because,
+    Compare,
+    Disappeared,
+    FirstCheck,
+    Runbook,
+    SelfMetric,
+    by_cause,
+)
 from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.own_metrics import JUDGED_LABELS
@@ -81,46 +92,37 @@ JUDGE_ALERTS: Final = (
         "cutover", "servescope_judgement", for_="15m", panel="Verdict",
     ),
     Alert(
-        "ServescopeJudgementStale", "warning", "judge", "servescope",
-        Compare(_AGE, ">", _LIMIT),
-        "A judgement is out of date.",
-        f"The last judgement of the cutover {_PLAN} is {{{{ $value | humanizeDuration }}}} old.",
-        Runbook(
-            f"The judge runs and has not judged for more than {_LIMIT:g} seconds: its attempts fail or take too long.",
-            "Nothing by itself. The verdict shown is an old one; the gates answer that they do not know.",
-            "`servescope_judgement_errors_total` counts attempts that failed; the judge's log has the cause: the store "
-            "or the Prometheus does not answer, or the journal is damaged.",
-            "Fix what the log names. The judge goes on from samples and journal, and reports what it missed.",
-            "None known.",
-            FirstCheck(_AGE, "the age rises evenly.", f"the age stays below {_LIMIT:g} seconds."),
-            (),
-            "Do not delete the journal: it has the decisions and what was looked at so far.",
-            "The owner of the cutover, if a stage is about to begin.",
-            "The age falls to a few seconds.",
-        ),
-        "cutover", "servescope_judgement_age_seconds", for_="5m", panel="Age of the judgement",
-    ),
-    Alert(
         "ServescopeJudgeGone", "warning", "judge", "servescope",
-        Disappeared(_AGE, "6h", GROUP_LABELS, at_any_time=True),
-        "The judge of a cutover is gone.",
-        f"The cutover {_PLAN} was judged within the last 6 hours, and its judge is not scraped any more.",
+        Any((
+            Because("late", Compare(_AGE, ">", _LIMIT)),
+            Because("gone", Disappeared(_AGE, "6h", GROUP_LABELS, at_any_time=True)),
+        )),
+        "Nobody judges a cutover any more.",
+        f"The cutover {_PLAN} " + by_cause({
+            "late": "was last judged {{ $value | humanizeDuration }} ago.",
+            "gone": "was judged within the last 6 hours, and its judge is not scraped any more.",
+        }),
         Runbook(
-            "`servescope judge watch` of this plan does not run, or Prometheus cannot scrape it.",
-            "Nothing by itself. Nobody watches the cutover: harm to users of v2 is not reported, and the gates do not "
-            "answer.",
-            "Check whether it runs, and the targets page of Prometheus.",
-            "Start it with the same plan and journal: it resumes, and reports what it missed.",
+            f"`late`: the judge runs and has not judged for more than {_LIMIT:g} seconds, as its attempts fail or take "
+            "too long. `gone`: `servescope judge watch` of this plan does not run, or Prometheus cannot scrape it.",
+            "Nothing by itself. Nobody watches the cutover: harm to users of v2 is not reported, the verdict shown is "
+            "an old one, and the gates answer that they do not know, or not at all.",
+            "Check whether it runs, and the targets page of Prometheus. If it runs, `servescope_judgement_errors_total`"
+            " counts attempts that failed, and its log has the cause: the store or the Prometheus does not answer, or "
+            "the journal is damaged.",
+            "Fix what the log names, or start it with the same plan and journal: it goes on from samples and journal, "
+            "and reports what it missed.",
             "A cutover that is over: the alert resolves 6 hours after its judge was stopped.",
             FirstCheck(
                 _AGE,
-                "the line of the plan ends.",
-                "the line goes on: only this alert is late.",
+                "the age rises evenly, or the line of the plan ends.",
+                f"the line goes on, and the age stays below {_LIMIT:g} seconds.",
             ),
             (),
-            "Do not raise the share of v2 while nobody judges it.",
-            "The owner of the cutover, if a stage is under way.",
-            "The plan's judgement has an age again.",
+            "Do not delete the journal: it has the decisions and what was looked at so far. Do not raise the share of "
+            "v2 while nobody judges it.",
+            "The owner of the cutover, if a stage is under way or about to begin.",
+            "The plan's judgement has an age again, of a few seconds.",
         ),
         "cutover", "servescope_judgement_age_seconds", for_="5m", panel="Age of the judgement",
     ),

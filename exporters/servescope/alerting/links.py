@@ -8,10 +8,23 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from servescope.alerting.records import Alert, BadRatio, Compare, Condition, FigureRef, Term, decisive, labels_of
+from servescope.alerting.records import (
+    Alert,
+    Any,
+    BadRatio,
+    Because,
+    Compare,
+    Condition,
+    FigureRef,
+    Term,
+    by_cause,
+    decisive,
+    labels_of,
+)
 from servescope.contract.figures import FIGURES
 
 DASHBOARD_PREFIX: Final = "servescope"
@@ -58,13 +71,26 @@ def dashboard_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
 
     The time range is the dashboard's default. An empty label selects deployments without that label.
     """
-    chosen = [f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for label, name in _variables(alert).items()]
-    return f"{panel_path(alert, prefix)}{''.join(chosen)}"
+    chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for label, name in _variables(alert).items())
+    panels = {cause: str(panel_id(panel_title(each))) for cause, each in causes_of(alert).items()}
+    if len({*panels.values()}) <= 1:
+        return f"{panel_path(alert, prefix)}{chosen}"
+    return f"{prefix}-{alert.dashboard}?viewPanel=panel-{by_cause(panels)}{chosen}"
 
 
 def panel_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
     """The path after Grafana's `/d/` of the panel, with the dashboard's variables as they are by default."""
     return f"{prefix}-{alert.dashboard}?viewPanel=panel-{panel_id(panel_title(alert))}"
+
+
+def causes_of(alert: Alert) -> Mapping[str, Alert]:
+    """The alert on each of its causes alone, by the cause; none where it has no causes."""
+    parts = alert.condition.conditions if isinstance(alert.condition, Any) else (alert.condition,)
+    return {
+        each.cause: replace(alert, condition=each.condition, panel=each.panel or alert.panel)
+        for each in parts
+        if isinstance(each, Because)
+    }
 
 
 def _variables(alert: Alert) -> dict[str, str]:

@@ -13,6 +13,8 @@ from servescope.alerting.records import (
     AdHocExpression,
     Alert,
     All,
+    Any,
+    Because,
     Compare,
     Except,
     FigureRef,
@@ -22,6 +24,7 @@ from servescope.alerting.records import (
     Quotient,
     Runbook,
     Subquery,
+    by_cause,
     by_replica,
 )
 from servescope.contract.bounds import COMPARED_TRAFFIC, KV_FULL, PREEMPTED_SHARE, QUEUE_FLOOR
@@ -38,6 +41,16 @@ _PREEMPTS: Final = All((
     ),
     Compare(FigureRef("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
 ))  # fmt: skip
+
+_WAITS: Final = Except(
+    All((
+        # An engine that is full has some room for a moment whenever a request ends.
+        Compare(OverTime("avg", FigureRef("kv_cache_usage"), "5m"), ">=", _FULL),
+        Compare(FigureRef("queued_requests"), ">=", _QUEUE),
+    )),
+    # One of the two suffices.
+    _PREEMPTS,
+)  # fmt: skip
 
 MEMORY_ALERTS: Final = (
     Alert(
@@ -77,54 +90,26 @@ MEMORY_ALERTS: Final = (
         "scale", "gpu_memory_usage", for_="5m", keep_firing_for="5m", panel="GPU memory",
     ),
     Alert(
-        "ServescopeRequestsPreempted", "warning", "engine", "memory",
-        _PREEMPTS,
-        "Engines preempt many requests to free KV cache.",
-        f"For each request that is served, engines of {WHO} preempt {NUMBER} requests.",
-        Runbook(
-            f"There are more than {_PREEMPTED:g} preemptions for each served request: the KV cache has no room for the "
-            "requests that were admitted, and what was computed for the preempted ones is computed again.",
-            "Answers stop in the middle for seconds and then go on; all answers get slower.",
-            "Open the KV cache in use and the output tokens per request: is it a cache that stays full, are answers "
-            "longer than before, or is the cache smaller than before?",
-            "Add replicas. If none can be had, limit the requests that run at the same time; that takes a restart of "
-            "one replica after the other.",
-            "Short bursts of very long prompts.",
-            FirstCheck(
-                FigureRef("preemptions_rate"),
-                "level and high, with a full KV cache.",
-                "a few during a burst, then none.",
-                by_replica("preemptions_rate"),
-                "One replica alone: it has less memory for its cache, or the router prefers it. All: too many or too "
-                "long requests for the caches.",
-            ),
-            (KV_MEMORY,),
-            "Do not raise the share of GPU memory under load: the engine may run out of memory and end.",
-            "Whoever owns the capacity, in the morning; now if an alert on an objective pages too.",
-            "Preemptions are rare again.",
-        ),
-        "cache", "preemptions_rate", for_="10m", keep_firing_for="10m",
-    ),
-    Alert(
         "ServescopeKvCacheFull", "warning", "engine", "memory",
-        Except(
-            All((
-                # An engine that is full has some room for a moment whenever a request ends.
-                Compare(OverTime("avg", FigureRef("kv_cache_usage"), "5m"), ">=", _FULL),
-                Compare(FigureRef("queued_requests"), ">=", _QUEUE),
-            )),
-            # One alert of the two suffices.
-            _PREEMPTS,
-        ),
-        "The KV cache is full, and requests wait for room in it.",
-        f"{PERCENT} of the KV cache of {WHO} have been in use for 5 minutes, and requests queue.",
+        Any((Because("preempted", _PREEMPTS, "Requests preempted"), Because("waiting", _WAITS))),
+        "The KV cache has no room for the requests.",
+        by_cause({
+            "preempted": f"For each request that is served, engines of {WHO} preempt {NUMBER} requests.",
+            "waiting": f"{PERCENT} of the KV cache of {WHO} have been in use for 5 minutes, and requests queue.",
+        }),
         Runbook(
-            f"Replicas use {_FULL:%} or more of their KV cache on average, and {_QUEUE:g} requests or more wait.",
-            "Users wait longer for the first word: new requests wait for others to end.",
-            "Open the request rate and the input tokens per request: is there more traffic, are the prompts longer, or "
-            "is the cache smaller than before, as after a change of version or arguments?",
-            "Add replicas; route part of the traffic to the other stack; limit the length of prompts at the gateway.",
-            "A batch of offline requests sent at once.",
+            f"`preempted`: there are more than {_PREEMPTED:g} preemptions for each served request, and what was "
+            f"computed for the preempted ones is computed again. `waiting`: replicas use {_FULL:%} or more of their KV "
+            f"cache on average, and {_QUEUE:g} requests or more wait.",
+            "Answers stop in the middle for seconds and then go on, or users wait longer for the first word: new "
+            "requests wait for others to end.",
+            "Open the request rate, the input tokens and the output tokens per request: is there more traffic, are "
+            "prompts or answers longer than before, or is the cache smaller than before, as after a change of version "
+            "or arguments?",
+            "Add replicas; route part of the traffic to the other stack; limit the length of prompts at the gateway. "
+            "If no replicas can be had, limit the requests that run at the same time; that takes a restart of one "
+            "replica after the other.",
+            "Short bursts of very long prompts, or a batch of offline requests sent at once.",
             FirstCheck(
                 FigureRef("kv_cache_usage"),
                 f"at {_FULL:%} or more, and level.",
@@ -134,9 +119,11 @@ MEMORY_ALERTS: Final = (
                 "little memory for the traffic.",
             ),
             (KV_MEMORY,),
-            "Do not restart replicas: their caches would be empty, and all prompts computed again.",
-            "Whoever owns the capacity, if the autoscaler cannot add replicas.",
-            "The queue is gone.",
+            "Do not restart replicas: their caches would be empty, and all prompts computed again. Do not raise the "
+            "share of GPU memory under load: the engine may run out of memory and end.",
+            "Whoever owns the capacity, in the morning; now if an alert on an objective pages too and the autoscaler "
+            "cannot add replicas.",
+            "The queue is gone, and preemptions are rare again.",
         ),
         "cache", "kv_cache_usage", for_="10m", keep_firing_for="10m", panel="KV cache in use",
     ),

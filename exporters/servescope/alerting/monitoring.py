@@ -6,16 +6,20 @@ from typing import Final
 
 from servescope.alerting.choices import Name, bound, waited
 from servescope.alerting.records import (
+    ALERTING,
     NUMBER,
     PERCENT,
     Absent,
     Alert,
     Always,
+    Any,
+    Because,
     Compare,
     FirstCheck,
     Quotient,
     Runbook,
     SelfMetric,
+    by_cause,
 )
 from servescope.contract.bounds import (
     FAILED_NOTIFICATIONS,
@@ -263,154 +267,120 @@ def _share(part: str, whole: str, by: tuple[str, ...], where: Matchers = ()) -> 
     )
 
 
-_PROMETHEUS_ALERTS: Final = (
+_FAILING_RULES: Final = _share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS)
+_MISSED: Final = _share(RULES_MISSED, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS)
+_UNSENT: Final = _share(ALERTS_UNSENT, ALERTS_SENT, ("alertmanager",))
+_UNNOTIFIED: Final = _share(NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, ("integration",))
+_RELOADED: Final = SelfMetric(PROMETHEUS_RELOADED, ("instance",))
+
+_ALERTING_ALERTS: Final = (
     Alert(
-        "ServescopeRuleEvaluationFails", "warning", "prometheus", "servescope",
-        Compare(_share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS), ">", bound(FAILING_RULES)),
+        "ServescopeRuleEvaluationFails", "warning", ALERTING, "servescope",
+        Any((
+            Because("errors", Compare(_FAILING_RULES, ">", bound(FAILING_RULES))),
+            Because("missed", Compare(_MISSED, ">", bound(MISSED_EVALUATIONS)), "Rule evaluation missed"),
+        )),
         "Prometheus fails to evaluate rules.",
-        f"{NUMBER} rules fail at each evaluation of the group {{{{ $labels.rule_group }}}} in Prometheus "
-        "{{ $labels.instance }}.",
+        "Of the group {{ $labels.rule_group }} in Prometheus {{ $labels.instance }} " + by_cause({
+            "errors": f"{NUMBER} rules fail at each evaluation.",
+            "missed": f"{PERCENT} of the evaluations of the last 10 minutes were missed.",
+        }),
         Runbook(
-            "Rules of servescope's own groups return an error at most evaluations of the last 10 minutes: many-to-many "
-            "matching, or a query limit was exceeded. Groups of others in the same Prometheus are not looked at.",
-            "Nothing by itself. Figures that the rule records are missing, and alerts of the group do not fire.",
-            "The rules page of Prometheus shows the last error of each rule.",
+            "`errors`: rules of servescope's own groups return an error at most evaluations of the last 10 minutes, as "
+            "of many-to-many matching, or of a query limit that was exceeded. `missed`: evaluating the group takes "
+            "longer than its interval, so that the next evaluation is skipped. Groups of others in the same Prometheus "
+            "are not looked at.",
+            "Nothing by itself. Figures that the rules record are missing or have gaps, and alerts of the group do not "
+            "fire, or later than their `for`.",
+            "The rules page of Prometheus shows the last error of each rule, and how long the group's last evaluation "
+            "took, to compare with its interval. Check the CPU usage of Prometheus.",
             "Fix what the error names. A match of many to many means that two collectors expose the same deployment "
-            "and differ in a label that is not among the option `collector_labels`: name it there.",
-            "None known: an evaluation that fails once fires no alert.",
+            "and differ in a label that is not among the option `collector_labels`: name it there. `missed`: give "
+            "Prometheus more CPU, or increase the evaluation interval.",
+            "None known: an evaluation that fails once, or a machine that was suspended once, fires no alert.",
             FirstCheck(
-                _share(RULE_FAILURES, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS),
+                _FAILING_RULES,
                 "a group stays above zero.",
-                "all groups are at zero.",
+                "all groups are at zero; evaluations are missed in a peak that is over, as Prometheus was restarted.",
             ),
             (),
-            "Do not delete the group that fails: the alerts in it would be gone.",
-            "Whoever runs Prometheus, now if a group of alerts fails: those do not fire.",
-            "The rules page shows no error.",
+            "Do not delete the group that fails: the alerts in it would be gone. Do not lengthen the interval beyond "
+            "the windows of the rules.",
+            "Whoever runs Prometheus, now if rules of a group of alerts fail: those do not fire. Nobody at night, as "
+            "long as few evaluations are missed.",
+            "The rules page shows no error, and no evaluation is missed.",
         ),
-        "health", RULE_FAILURES, for_="15m",
+        "health", RULE_FAILURES, for_="15m", panel="Rule evaluation fails",
     ),
     Alert(
-        "ServescopeRuleEvaluationMissed", "warning", "prometheus", "servescope",
-        Compare(_share(RULES_MISSED, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS), ">", bound(MISSED_EVALUATIONS)),
-        "Prometheus misses rule evaluations.",
-        f"Prometheus {{{{ $labels.instance }}}} missed {PERCENT} of the evaluations of the group "
-        "{{ $labels.rule_group }} within the last 10 minutes.",
+        "ServescopeNotificationsFail", "warning", ALERTING, "servescope",
+        Any((
+            Because("alertmanager", Compare(_UNNOTIFIED, ">", bound(FAILED_NOTIFICATIONS))),
+            Because("prometheus", Compare(_UNSENT, ">", bound(UNSENT_ALERTS)), "Alerts unsent"),
+        )),
+        "Alerts do not reach whom they should notify.",
+        by_cause({
+            "alertmanager": f"{PERCENT} of the notifications of Alertmanager {{{{ $labels.instance }}}} through "
+            "{{ $labels.integration }} failed within the last 10 minutes.",
+            "prometheus": f"For each alert that Prometheus {{{{ $labels.instance }}}} sent to "
+            f"{{{{ $labels.alertmanager }}}} within the last 10 minutes {NUMBER} requests failed.",
+        }),
         Runbook(
-            "Evaluating the group takes longer than its interval, so that the next evaluation is skipped. Only "
-            "servescope's own groups are looked at.",
-            "Nothing by itself. Figures have gaps, and alerts fire later than their `for`.",
-            "Compare the duration of the group's last evaluation with its interval; check the CPU usage of Prometheus.",
-            "Give Prometheus more CPU, or increase the evaluation interval.",
-            "None known: a machine that was suspended once fires no alert.",
+            "`alertmanager`: a receiver rejects notifications, or is not reachable, again and again. `prometheus`: "
+            "requests from Prometheus to this Alertmanager keep failing.",
+            "Nothing by itself. People who are notified through this integration get no notifications. With a second "
+            "Alertmanager nobody notices that the first is gone; without one nobody is notified of anything.",
+            "Alertmanager's log has the receiver's response: an expired key, a deleted channel, a rate limit. For "
+            "`prometheus`, check whether the Alertmanager runs and answers (`/-/healthy`), and the log of Prometheus.",
+            "Fix the receiver or its secret; start the Alertmanager, or fix its address. Until then send pages through "
+            "another integration, and watch the firing alerts in Prometheus.",
+            "None known: a short outage of the receiver, after which Alertmanager retries, and an Alertmanager that "
+            "restarts fire no alert.",
             FirstCheck(
-                _share(RULES_MISSED, RULE_EVALUATIONS, ("rule_group",), _OWN_GROUPS),
-                "a group stays above zero.",
-                "a peak that is over: Prometheus was restarted.",
-            ),
-            (),
-            "Do not lengthen the interval beyond the windows of the rules.",
-            "Nobody at night, as long as few evaluations are missed.",
-            "No evaluation is missed.",
-        ),
-        "health", RULES_MISSED, for_="15m",
-    ),
-    Alert(
-        "ServescopeAlertsUnsent", "warning", "prometheus", "servescope",
-        Compare(_share(ALERTS_UNSENT, ALERTS_SENT, ("alertmanager",)), ">", bound(UNSENT_ALERTS)),
-        "Prometheus fails to send alerts to an Alertmanager.",
-        f"For each alert that Prometheus {{{{ $labels.instance }}}} sent to {{{{ $labels.alertmanager }}}} within the "
-        f"last 10 minutes {NUMBER} requests failed.",
-        Runbook(
-            "Requests from Prometheus to this Alertmanager keep failing.",
-            "Nothing by itself. With a second Alertmanager nobody notices; without one nobody is notified of anything.",
-            "Check whether the Alertmanager runs and answers (`/-/healthy`), and the log of Prometheus.",
-            "Start it, or fix its address.",
-            "None known: an Alertmanager that restarts fires no alert.",
-            FirstCheck(
-                _share(ALERTS_UNSENT, ALERTS_SENT, ("alertmanager",)),
-                "every Alertmanager is above zero: nobody is notified.",
-                "another one is at zero: it notifies.",
-            ),
-            (),
-            "Do not delete Alertmanager's data: silences would be lost.",
-            "Whoever runs Alertmanager, now if none answers. Watch the firing alerts in Prometheus until then.",
-            "No request fails any more.",
-        ),
-        "health", ALERTS_UNSENT, for_="15m",
-    ),
-    Alert(
-        "ServescopeNotificationsFail", "warning", "alertmanager", "servescope",
-        Compare(
-            _share(NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, ("integration",)), ">", bound(FAILED_NOTIFICATIONS)
-        ),
-        "Alertmanager fails to send notifications.",
-        f"{PERCENT} of the notifications of Alertmanager {{{{ $labels.instance }}}} through "
-        "{{ $labels.integration }} failed within the last 10 minutes.",
-        Runbook(
-            "A receiver rejects notifications, or is not reachable, again and again.",
-            "Nothing by itself. People who are notified through this integration get no notifications.",
-            "Alertmanager's log has the receiver's response: an expired key, a deleted channel, a rate limit.",
-            "Fix the receiver or its secret. Until then send pages through another integration.",
-            "None known: a short outage of the receiver, after which Alertmanager retries, fires no alert.",
-            FirstCheck(
-                _share(NOTIFICATIONS_FAILED, NOTIFICATIONS_TRIED, ("integration",)),
-                "the integration of pages stays above zero.",
+                _UNNOTIFIED,
+                "the integration of pages stays above zero, or every Alertmanager has no line: nobody is notified.",
                 "only that of a chat: nobody misses a page.",
             ),
             (),
-            "Do not silence alerts to get below a rate limit: find what repeats.",
-            "Whoever owns the receiver, now if pages fail.",
-            "The Watchdog arrives again.",
+            "Do not silence alerts to get below a rate limit: find what repeats. Do not delete Alertmanager's data: "
+            "silences would be lost.",
+            "Whoever owns the receiver or runs Alertmanager, now if pages fail or none answers.",
+            "The Watchdog arrives again, and no request fails any more.",
         ),
-        "health", NOTIFICATIONS_FAILED, for_="15m",
+        "health", NOTIFICATIONS_FAILED, for_="15m", panel="Notifications fail",
     ),
     Alert(
-        "ServescopePrometheusConfigurationRefused", "warning", "prometheus", "servescope",
-        Compare(SelfMetric(PROMETHEUS_RELOADED, ("instance",)), "==", 0.0),
-        "Prometheus failed to reload its configuration.",
-        "The last reload of Prometheus {{ $labels.instance }} failed; its previous configuration and rules stay "
-        "active.",
+        "ServescopeAlertingConfigurationRefused", "warning", ALERTING, "servescope",
+        Any((
+            Because("prometheus", Compare(_RELOADED, "==", 0.0)),
+            Because(
+                "alertmanager", Compare(SelfMetric(ALERTMANAGER_RELOADED, ("instance",)), "==", 0.0),
+                "Alertmanager configuration refused",
+            ),
+        )),
+        "Prometheus or Alertmanager failed to reload its configuration.",
+        "The last reload of " + by_cause({
+            "prometheus": "Prometheus {{ $labels.instance }} failed; its previous configuration and rules stay active.",
+            "alertmanager": "Alertmanager {{ $labels.instance }} failed; its previous routes stay active.",
+        }),
         Runbook(
-            "The configuration or a rule file of Prometheus was invalid when it was last reloaded.",
-            "Nothing: new rules are not active, and a restart would fail.",
-            "The log of Prometheus names the file and the line; `promtool check config` shows the same.",
+            "The configuration was invalid when it was last reloaded, or a rule file of Prometheus or a template of "
+            "Alertmanager was.",
+            "Nothing: new rules or routes are not active, and a restart would fail.",
+            "The log names the error; `promtool check config` or `amtool check-config` shows the same.",
             "Fix the file and reload.",
             "None known.",
             FirstCheck(
-                SelfMetric(PROMETHEUS_RELOADED, ("instance",)),
+                _RELOADED,
                 "0 since the minute of a change.",
                 "no longer 0: a later reload succeeded.",
             ),
             (),
-            "Do not restart Prometheus before the file is right: it would not start.",
+            "Do not restart it before the file is right: it would not start, and nobody would be notified.",
             "Nobody at night: whoever changed the file, in the morning.",
-            "A reload of Prometheus succeeds.",
+            "A reload succeeds.",
         ),
-        "health", PROMETHEUS_RELOADED, for_="5m",
-    ),
-    Alert(
-        "ServescopeAlertmanagerConfigurationRefused", "warning", "alertmanager", "servescope",
-        Compare(SelfMetric(ALERTMANAGER_RELOADED, ("instance",)), "==", 0.0),
-        "Alertmanager failed to reload its configuration.",
-        "The last reload of Alertmanager {{ $labels.instance }} failed; its previous routes stay active.",
-        Runbook(
-            "The configuration or the templates of Alertmanager were invalid when it was last reloaded.",
-            "Nothing: new routes are not active, and a restart would fail.",
-            "The log of Alertmanager names the error; `amtool check-config` shows the same.",
-            "Fix the file or the template and reload.",
-            "None known.",
-            FirstCheck(
-                SelfMetric(ALERTMANAGER_RELOADED, ("instance",)),
-                "0 since the minute of a change.",
-                "no longer 0: a later reload succeeded.",
-            ),
-            (),
-            "Do not restart Alertmanager before the file is right: it would not start, and nobody would be notified.",
-            "Nobody at night: whoever changed the file, in the morning.",
-            "A reload of Alertmanager succeeds.",
-        ),
-        "health", ALERTMANAGER_RELOADED, for_="5m",
+        "health", PROMETHEUS_RELOADED, for_="5m", panel="Prometheus configuration refused",
     ),
 )  # fmt: skip
 
@@ -438,4 +408,4 @@ _WATCHDOG: Final = Alert(
     "health", "servescope_build_info", for_="", waits_less="it always fires", panel="Collectors",
 )  # fmt: skip
 
-MONITORING_ALERTS: Final = (*_COLLECTOR_ALERTS, *_PROMETHEUS_ALERTS, _WATCHDOG)
+MONITORING_ALERTS: Final = (*_COLLECTOR_ALERTS, *_ALERTING_ALERTS, _WATCHDOG)

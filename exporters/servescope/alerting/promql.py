@@ -12,7 +12,7 @@ from servescope.alerting.listing import unknown
 from servescope.contract.expressions import COLLECTOR_LABELS, Increase, matchers_promql, once_promql, promql
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
-from servescope.contract.own_metrics import FOREIGN_SERIES
+from servescope.contract.own_metrics import FOREIGN_SERIES, SCRAPED_UP
 from servescope.contract.types import DEFAULT_WINDOW
 
 _REMEMBERED: Final = "15m"
@@ -31,14 +31,16 @@ def alert_promql(
     *,
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
+    servers: str = "",
 ) -> str:
     """When an alert is active as PromQL over recorded figures over `window`: its condition and what it `lasts` for.
 
-    `scope` is matchers as PromQL text for every series that is not recorded, and not Prometheus' or Alertmanager's own.
+    `scope` is matchers as PromQL text for every series that is not recorded, `servers` those for Prometheus' and
+    Alertmanager's own.
     The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     One that `is_kept_unknown` is also active while it is not known to be over.
     """
-    compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors))
+    compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers)
     parts = [compiler.condition(alert.condition)]
     labels = records.labels_of(alert.condition)
     fired = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{_REMEMBERED}])'
@@ -67,9 +69,10 @@ def term_promql(
     *,
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
+    servers: str = "",
 ) -> str:
     """The term as PromQL, as `alert_promql` has it."""
-    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors)).term(term)
+    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers).term(term)
 
 
 class ConditionCompiler(ABC):
@@ -88,6 +91,8 @@ class ConditionCompiler(ABC):
                 return self._joined("and", conditions)
             case records.Any(conditions):
                 return " or ".join(f"({self.condition(each)})" for each in conditions)
+            case records.Because(cause, each, _):
+                return f'label_replace({self.condition(each)}, "{records.CAUSE}", "{cause}", "", "")'
             case records.Except(each, unless):
                 return self._joined("unless", (each, unless))
             case records.Disappeared(own, before):
@@ -218,6 +223,7 @@ class _RuleCompiler(ConditionCompiler):
     scope: str
     extra: tuple[str, ...]
     collectors: tuple[str, ...]
+    servers: str = ""
 
     def _shown(self, shown: records.FigureRef) -> str:
         return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
@@ -253,7 +259,9 @@ class _RuleCompiler(ConditionCompiler):
         return f"absent({condition.name}{matchers_promql((), self._scope(condition.name))}) == 1"
 
     def _scope(self, name: str) -> str:
-        return "" if name in FOREIGN_SERIES else self.scope
+        if name in FOREIGN_SERIES:
+            return "" if name == SCRAPED_UP else self.servers
+        return self.scope
 
 
 def _offset(before: str) -> str:

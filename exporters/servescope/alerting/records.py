@@ -16,6 +16,7 @@ Count                 for how many a condition holds
 Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
 Compare               term against term or number;  Present  of a term;  All, Any, Except  of conditions
+Because               a condition, with the cause as a label of its values
 Absent, Disappeared   of series
 """
 
@@ -209,9 +210,21 @@ class All:
 
 @dataclass(frozen=True, slots=True)
 class Any:
-    """Holds where any condition holds; labels and value are those of the first that does."""
+    """Holds where any condition holds; labels and value are those of the first that does, by the same labels."""
 
     conditions: tuple[Condition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """Holds where the condition does, with the label `cause`: one alert on several causes says which it is.
+
+    `panel` is the title of the panel that shows it, where that is not its figure's.
+    """
+
+    cause: str
+    condition: Condition
+    panel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +265,7 @@ class Always:
     """Always holds."""
 
 
-Condition = Compare | Present | All | Any | Except | Absent | Disappeared | Always
+Condition = Compare | Present | All | Any | Because | Except | Absent | Disappeared | Always
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +338,8 @@ class Alert:
 
 
 TEAM: Final = "serving"
+ALERTING: Final = "alerting"
+"""The component of alerts on the Prometheus and the Alertmanager that evaluate and send the others."""
 
 ALSO_FIRING: Final = "also_firing"
 """The annotation of a page that lists the other alerts of its deployment and model, pending ones marked as such."""
@@ -333,6 +348,14 @@ WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.
 PERCENT: Final = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
 NUMBER: Final = "{{ $value | humanize }}"
 """Templates for the deployment and the value in a description."""
+
+CAUSE: Final = "cause"
+"""The label of what an alert on several causes holds for."""
+
+
+def by_cause(texts: Mapping[str, str]) -> str:
+    """A template for a part of a description that differs by cause."""
+    return "".join(f"{{{{ if eq $labels.{CAUSE} `{cause}` }}}}{text}{{{{ end }}}}" for cause, text in texts.items())
 
 
 # --- Labels -----------------------------------------------------------------------------------------------------------
@@ -358,10 +381,14 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
                 return labels_of(left)
             # One to one, Prometheus keeps what both are matched on.
             return open_labels(left)
-        case All(conditions) | Any(conditions):
+        case All(conditions):
             return labels_of(conditions[0])
+        case Any(conditions):
+            return tuple(dict.fromkeys(label for each in conditions for label in labels_of(each)))
         case Except(condition, _):
             return labels_of(condition)
+        case Because(condition=condition):
+            return (*labels_of(condition), CAUSE)
         case Disappeared(own):
             return labels_of(own)
         case Subquery(_, of):
@@ -433,7 +460,7 @@ def decisive(condition: Condition) -> Iterator[Condition]:
         case All(conditions) | Any(conditions):
             for each in conditions:
                 yield from decisive(each)
-        case Except(first, _):
+        case Except(first, _) | Because(condition=first):
             yield from decisive(first)
         case _:
             yield condition
@@ -446,7 +473,7 @@ def holds_by(condition: Condition, holds: Callable[[Condition], bool]) -> bool:
             return all(holds_by(each, holds) for each in conditions)
         case Any(conditions):
             return any(holds_by(each, holds) for each in conditions)
-        case Except(first, _):
+        case Except(first, _) | Because(condition=first):
             return holds_by(first, holds)
         case _:
             return holds(condition)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from servescope.alerting.feeding import can_hold, metrics_of
-from servescope.alerting.links import panel_title
+from servescope.alerting.links import causes_of, compared, panel_title
 from servescope.alerting.playbooks.families import FAMILIES
 from servescope.alerting.promises import objectives_of
 from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
@@ -51,6 +51,7 @@ def runbook_sections(
         Section("Meaning", book.meaning),
         Section("What users notice", book.impact),
         *_first(book.first, f"{where} of the dashboard *{alert.dashboard}*", write, deployment),
+        *_causes(alert, write),
         Section("Find the cause", book.diagnosis),
         Section("Do now", "\n\n".join((book.mitigation, *_out_of_routing(book), *_by_family(alert, sources)))),
         Section("Do not", book.avoid),
@@ -69,6 +70,16 @@ def _first(look: FirstCheck, panel: str, write: Callable[[Term], str], deploymen
         worst = "bottomk" if look.lowest else "topk"
         query = f"{worst} by ({', '.join(deployment)}) ({_WORST}, {write(look.by_replica)})"
         yield Section(f"Then by {_parts(look.by_replica)}", look.apart, query)
+
+
+def _causes(alert: Alert, write: Callable[[Term], str]) -> Iterator[Section]:
+    """What each cause compares, where it is not what to open first."""
+    for cause, each in causes_of(alert).items():
+        term = compared(each.condition)
+        if term is not None and term != alert.runbook.first.query:
+            yield Section(
+                f"Where the cause is `{cause}`", f"The panel *{panel_title(each)}*, or this query:", write(term)
+            )
 
 
 _OUT: Final = "out of routing"

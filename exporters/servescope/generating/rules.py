@@ -27,6 +27,9 @@ def configure(parser: argparse.ArgumentParser, folder: Path | None = None) -> No
         help="write all rules as one document of this format to standard output instead of files",
     )  # fmt: skip
     parser.add_argument(
+        "--pages-only", action="store_true", help="only the alerts that page somebody, and the rules that they read"
+    )
+    parser.add_argument(
         "--source-tenants", metavar="A,B", help="with --format mimir: the tenants whose series the rules read together"
     )
 

@@ -12,6 +12,7 @@ import yaml
 from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active
+from servescope.alerting.links import causes_of
 from servescope.collector.paging.annotations import Links, annotate, list_others, render
 from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.states import AlertInstance
@@ -36,6 +37,7 @@ def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
         + " {{ $labels.n }}{{ $labels.absent }} {{ $labels.n | urlquery }}"
         + " {{ if $labels.n }}n {{ $labels.n }}{{ else }}none{{ end }}"
         + " {{ if $labels.absent }}some{{ else }}none of {{ $labels.n }}{{ end }}"
+        + " {{ if eq $labels.n `a b/0?ü&=+~*` }}the first{{ end }}{{ if eq $labels.absent `some` }}no{{ end }}"
     )
     rule = {"alert": "Read", "expr": "x > -Inf", "annotations": {"description": template}}
     (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "read", "rules": [rule]}]}))
@@ -60,7 +62,8 @@ def test_values_read_as_by_prometheus(promtool: Path, tmp_path: Path) -> None:
 def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
     """All placeholders are rendered, also those of links."""
     alert = ALERTS[name]
-    labels = {"deployment_id": "chat & more", "model_name": "llama"}
+    cause = next(iter(causes_of(alert)), "")
+    labels = {"deployment_id": "chat & more", "model_name": "llama", "cause": cause}
     rendered = annotate(alert, labels, 0.25, Links())
     assert rendered == {key: render(text, labels, 0.25) for key, text in annotations_of(alert).items()}
     assert "{{" not in "".join(rendered.values())

@@ -14,6 +14,7 @@ from servescope.alerting.records import (
     AdHocExpression,
     Alert,
     BadRatio,
+    Compare,
     FigureRef,
     OverTime,
     RequestsEnded,
@@ -36,7 +37,7 @@ from servescope.contract.samples import Labels
 STEP_MS = 15_000
 START = 1_800_000_000_000
 CHAT: Labels = (("deployment_id", "chat"),)
-GAPS = ALERTS["ServescopeCacheEventGaps"]
+GAPS = replace(ALERTS["ServescopeCacheEventsMissed"], condition=Compare(FigureRef("router_event_gap_rate"), ">", 0.0))
 
 
 class OneFigure:

@@ -114,12 +114,12 @@ def _of_faults(
 
 _CACHE: Final = (
     _of_faults("draft", "draft-misaligned:0.7", "ServescopeSpeculationBelowBreakEven"),
-    _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventGaps"),
+    _of_faults("router", "router-losing-events:0.2", "ServescopeCacheEventsMissed"),
     # One that hears nothing at all does not know that it misses something.
-    _of_faults("router", "router-deaf:0.5", "ServescopeRouterIndexDegraded", "ServescopeCacheEventsMissed"),
+    _of_faults("router", "router-deaf:0.5", "ServescopeCacheEventsMissed"),
     _of_faults("churn", "cache-churn", "ServescopeCacheChurn", "ServescopeCacheHitRateDropped"),
     _of_faults("balance", "router-balances", "ServescopeRoutingInefficient"),
-    _of_faults("shrink", "autoscaler-pinned:1", "ServescopeScaleDownLosesCache", resolves_within="75m"),
+    _of_faults("shrink", "autoscaler-pinned:1", "ServescopeCacheHitRateDropped", resolves_within="75m"),
 )
 
 _SCALE: Final = (
@@ -137,7 +137,7 @@ _SCALE: Final = (
         ),
     ),
     _of_faults("frozen", "engine-frozen", "ServescopeUpButNotServing"),
-    _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerFrozen"),
+    _of_faults("frozen-scaler", "autoscaler-frozen", "ServescopeAutoscalerInactive"),
     _of_faults("silent-scaler", "target-unreachable@silent-scaler/autoscaler-0", "ServescopeAutoscalerInactive"),
 )  # fmt: skip
 
@@ -186,12 +186,11 @@ _USERS: Final = (
         lambda stack: harm.move_traffic(stack, "pair-v2", 0.6), ("ServescopeTrafficSplitNotAsConfigured@",),
     ),
     _of_faults(
-        "pair-v2", "latency-regression:2.6", "ServescopeNewStackFirstTokenSlower", "ServescopeNewStackTokensSlower",
-        "ServescopeNewStackSpeedLower",
+        "pair-v2", "latency-regression:2.6", "ServescopeNewStackWorse",
     ),
     _of_faults(
         "pair-v2", "error-burst:0.2", "ServescopeRequestsBudgetBurnsFast",
-        muted={"ServescopeNewStackErrorsMore": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
+        muted={"ServescopeNewStackWorse": "ServescopeRequestsBudgetBurnsFast"}, resolves_within="8h",
     ),
     # A ticket waits for the end of a migration that was planned, and a page does not.
     _of_faults(
@@ -216,7 +215,7 @@ _MEMORY: Final = (
     _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
     Episode(
         "crowded", "crowded", "`traffic-surge:5` where the cache has room for few requests",
-        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeRequestsPreempted",),
+        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeKvCacheFull",),
     ),
     Episode(
         "filled", "filled", "`traffic-surge:14` of long prompts with short answers",
@@ -261,7 +260,7 @@ _SELF: Final = (
     ),
     Episode(
         "prometheus", "", "a key that does not exist in Prometheus' configuration, then SIGHUP", harm.break_prometheus,
-        ("ServescopePrometheusConfigurationRefused",),
+        ("ServescopeAlertingConfigurationRefused",),
     ),
     Episode(
         "prometheus", "", "a rule with many-to-many matching is added to its own groups", harm.add_failing_rule,
@@ -269,11 +268,11 @@ _SELF: Final = (
     ),
     Episode(
         "alertmanager", "", "a receiver that does not exist in Alertmanager's configuration, then SIGHUP",
-        harm.break_alertmanager, ("ServescopeAlertmanagerConfigurationRefused",),
+        harm.break_alertmanager, ("ServescopeAlertingConfigurationRefused",),
     ),
     Episode(
         "prometheus", "", "a second Alertmanager that does not run is added to Prometheus' configuration",
-        harm.add_dead_alertmanager, ("ServescopeAlertsUnsent",),
+        harm.add_dead_alertmanager, ("ServescopeNotificationsFail",),
     ),
     Episode(
         "alertmanager", "", "the receiver of the watchdog answers 403",
@@ -302,7 +301,7 @@ _JUDGED: Final = (
     ),
     Episode(
         "judge", judges.NEW, "another program holds the journal of a cutover", judges.lock_journal,
-        ("ServescopeJudgementStale",), fires_within="9h",
+        ("ServescopeJudgeGone",), fires_within="9h",
     ),
 )  # fmt: skip
 
@@ -318,7 +317,7 @@ _CUSTOMERS: Final = (
     ),
     Episode(
         "customers", "", "a customer's backend accepts each request after 100 s",
-        lambda stack: harm.slow_down_export(stack, "slow"), ("ServescopeCustomerExportLags",), fires_within="7h",
+        lambda stack: harm.slow_down_export(stack, "slow"), ("ServescopeCustomerExportFails",), fires_within="7h",
     ),
     Episode(
         "customers", "", "a customer's backend answers 400; then the export is restarted",
@@ -345,7 +344,7 @@ OF_ALL: Final = tuple(
         ),
         (
             "alerts", "Prometheus is stopped for 3m of every 6m", harm.pause_prometheus,
-            ("ServescopeRuleEvaluationMissed",), {},
+            ("ServescopeRuleEvaluationFails",), {},
         ),
         (
             "lists", "all lists of targets are emptied", harm.empty_lists, ("ServescopeMostDeploymentsGone",), {},

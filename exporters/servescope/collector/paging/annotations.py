@@ -18,6 +18,7 @@ _PLACE: Final = re.compile(
     r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|"
     r'\$value \| (?P<form>humanize\w*)(?P<spaced> \| reReplaceAll "%" " %")?) \}\}'
 )
+_CASE: Final = re.compile(r"\{\{ if eq \$labels\.(\w+) `([^`]*)` \}\}(.*?)\{\{ end \}\}")
 _CHOICE: Final = re.compile(r"\{\{ if \$labels\.(\w+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
 
 
@@ -68,7 +69,8 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
     A space is put before a per cent sign by `| reReplaceAll "%" " %"`.
 
     `{{ $labels.x | urlquery }}` escapes the label for a URL. `{{ if $labels.x }}…{{ else }}…{{ end }}` is its first
-    part where the label is there, and else its second.
+    part where the label is there, and else its second; ``{{ if eq $labels.x `y` }}…{{ end }}`` is its part where the
+    label is that.
 
     Raises UsageError for any other `{{ … }}`.
     """
@@ -80,6 +82,7 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
         text = _FORMS[found["form"]](value)
         return text.replace("%", " %") if found["spaced"] else text
 
+    template = _CASE.sub(lambda found: found[3] if labels.get(found[1]) == found[2] else "", template)
     template = _CHOICE.sub(lambda found: found[2] if labels.get(found[1]) else found[3], template)
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
         found = _PLACE.fullmatch(place)

@@ -18,6 +18,7 @@ from servescope.contract.bounds import (
     ANSWERS_TRAFFIC,
     BAD_REQUESTS,
     CLIENT_ERRORS_MORE,
+    CLOCK_OFF,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     ENDED_KEPT,
@@ -65,6 +66,7 @@ from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
     ALERTS_SENT,
     ALERTS_UNSENT,
+    CLOCK_OFFSET_SERIES,
     COLLECTOR_JOB,
     NOTIFICATIONS_FAILED,
     NOTIFICATIONS_TRIED,
@@ -479,6 +481,9 @@ def _beside(name: str, worst: float, better: float, *, at: float, beyond: float,
 _LASTS = {"instance": "c"}
 # What happens once is over when the window of ten minutes has passed, before the alert would fire.
 _ONCE = " ".join(["0"] * 22 + ["50"] * 80)
+
+
+_CLOCK = own(CLOCK_OFFSET_SERIES, instance="c", job="j")
 
 
 def _process_down(job: str) -> Proof:
@@ -1398,6 +1403,12 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeCollectorDown": _process_down(COLLECTOR_JOB),
     "ServescopeAgentDown": _process_down(AGENTS_JOB),
+    "ServescopeClockOff": Proof(
+        {_CLOCK: -2.0}, {_CLOCK: -CLOCK_OFF.value * _HAIR}, -CLOCK_OFF.value * _HAIR,
+        {"at the boundary": {_CLOCK: -CLOCK_OFF.value}, "ahead, at the boundary": {_CLOCK: CLOCK_OFF.value}},
+        also={"ahead": ({_CLOCK: CLOCK_OFF.value * _HAIR}, CLOCK_OFF.value * _HAIR)},
+        labels={"instance": "c", "job": "j"},
+    ),
     "ServescopeTranslatorDown": _process_down(TRANSLATE_JOB),
     "ServescopeProbesFail": Proof(
         {_PROBES["ok"]: 100.0, _PROBES["timeout"]: 10.0, _PROBES["translator"]: 10.0},

@@ -142,6 +142,9 @@ FAILING_TARGETS = Bound(
     "if the scrapes of fewer targets fail, each has a ticket, however few there are",
     least=1.0,
 )
+CLOCK_OFF = Bound(
+    "clock_off", 90.0, "seconds", "samples whose time is wrong by more are too few in a window of rates", least=90.0
+)
 KV_FULL = Bound("kv_full", 0.95, "ratio", "a KV cache with less room than this takes hardly any request", most=1.0)
 PREEMPTED_SHARE = Bound(
     "preempted_share", 0.1, "ratio", "preemptions for each request beyond this cost more than the room they make"
@@ -246,6 +249,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SEVERAL_DOWN,
             SEEN_SHARE,
             FAILING_TARGETS,
+            CLOCK_OFF,
             KV_FULL,
             PREEMPTED_SHARE,
             KV_TRANSFER_TIME,

@@ -978,8 +978,11 @@ PROOFS: Mapping[str, Proof] = {
             "given up on purpose": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: _FROM_NONE},
             "retired": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SHARE: 0.0},
+            "the first ones start": dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (None, 0.0)),
         },
         also={
+            "listed again": ({_ROUTER_UP: (_UP_BEFORE, 0.0), _SECOND_ROUTER_UP: (None, None)}, 0.0),
+            "soon after their first start": (dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (_UP_SINCE, 0.0)), 0.0),
             "no autoscaler is known": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 1.0}, 0.0),
             "then gone from the lists": (
@@ -998,6 +1001,7 @@ PROOFS: Mapping[str, Proof] = {
                 _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SHARE: 0.0
             },
         },
+        after={_SECOND_ROUTER_UP: 1.0}, lead=40,
     ),
     "ServescopeGpuGone": Proof(
         {**dict.fromkeys(_GPU, 4e10), _IN_FLIGHT: 3.0}, {_GPU[1]: STALE}, 4e10,
@@ -1052,8 +1056,11 @@ PROOFS: Mapping[str, Proof] = {
             "the first one after none starts": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: _FROM_NONE},
             "retired": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SHARE: 0.0},
             "aggregated": {_UP: 0.0},
+            "the first ones start": dict.fromkeys((_DECODE, _SECOND_DECODE), (None, 0.0)),
         },
         also={
+            "listed again": ({_DECODE: (_UP_BEFORE, 0.0), _SECOND_DECODE: (None, None)}, 0.0),
+            "soon after their first start": (dict.fromkeys((_DECODE, _SECOND_DECODE), (_UP_SINCE, 0.0)), 0.0),
             "one of the other phase is down too": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _PREFILL: 0.0}, 0.0),
             "no autoscaler is known": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: 1.0}, 0.0),
@@ -1061,7 +1068,7 @@ PROOFS: Mapping[str, Proof] = {
         elsewhere={
             "prefill": ({_PREFILL: 0.0, _SECOND_PREFILL: 0.0}, 0.0, {**DEPLOYMENT, "role": "prefill"})
         },
-        labels={**DEPLOYMENT, "role": "decode"},
+        labels={**DEPLOYMENT, "role": "decode"}, lead=40,
     ),
     "ServescopeKvTransfersStuck": Proof(
         {_PENDING: 0.0, _MOVED: 1e6}, {_PENDING: 1.0, _MOVED: 0.0}, 1.0,
@@ -1326,8 +1333,15 @@ PROOFS: Mapping[str, Proof] = {
             "a deployment that is down, and its router is up": {**_of_other(5, 0), **_of_other(1, 1, role="router")},
             "a retired deployment": {**_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0},
             "a deployment that was scaled down": _SCALED_DOWN,
+            "three start": {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (None, 0.0))},
         },
         also={
+            "three soon after their first start": (
+                {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (_UP_SINCE, 0.0))}, 10 / 13
+            ),
+            "three that are listed again": (
+                {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (_UP_BEFORE, 0.0))}, 10 / 13
+            ),
             "one more is wanted": ({**_THREE_FAIL, _SENT: 11.0}, 10 / 13),
             "no autoscaler": ({**_THREE_FAIL, _SENT: None}, 10 / 13),
             "all routers": (_of_other(4, 0, role="router"), 13 / 17),
@@ -1367,7 +1381,7 @@ PROOFS: Mapping[str, Proof] = {
             ),
             "beside a deployment that was scaled down": ({**_THREE_FAIL, **_SCALED_DOWN}, 11 / 14),
         },
-        labels={},
+        labels={}, lead=40,
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0, _UNDERSTOOD: 1.0}, {_MISSING: 1.0}, 1.0,

@@ -12,9 +12,9 @@ from servescope.alerting.listing import (
     EXPECTED,
     GONE,
     NONE_WANTED_LATELY,
-    PHASE,
     RETIRED,
     START_GRACE,
+    TARGET_STARTING,
     lately_listed,
     scrape_age,
     starting,
@@ -45,7 +45,6 @@ from servescope.contract.own_metrics import TARGET_UNDERSTOOD
 
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
-_TARGET_UP: Final = Extreme("max", target_up(), tuple(label for label in IDENTITY_LABELS if label != PHASE))
 # Replicas that replace those of a deployment are no first start of it, though the new ones are not up yet.
 _DOWN: Final = Except(
     Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED), starting(_ENGINES_UP, "3h")
@@ -59,7 +58,7 @@ _MOST: Final = bound(MOST_GONE)
 TELEMETRY_ALERTS: Final = (
     Alert(
         "ServescopeTargetDown", "warning", "telemetry", "telemetry",
-        Except(Compare(target_up(), "==", 0.0), starting(_TARGET_UP, "1h")),
+        Except(Compare(target_up(), "==", 0.0), TARGET_STARTING),
         "A target cannot be scraped.",
         f"Scrapes of {_TARGET} fail: the target does not answer, answers too late, or its response is incomplete.",
         Runbook(

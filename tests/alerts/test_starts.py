@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.alert_stories import figure
+from tests.support.alert_stories import DEPLOYMENT, figure, series
 from tests.support.incidents import Stretches, firing, of_replica
 
 pytestmark = pytest.mark.slow
@@ -84,3 +84,27 @@ def test_a_morning_is_no_blindness(promtool: Path, tmp_path: Path) -> None:
     stuck = {**given, **{of_replica(_UP, f"r{number}"): [(60, None), (60, 0.0)] for number in range(8, 20)}}
     late = {minute: minute >= 93 for minute in (65, 80, 92, 93, 115)}
     assert firing(promtool, tmp_path, stuck, {_FLEET: late}) == {}
+
+
+def test_one_of_many_has_as_long_to_be_restarted(promtool: Path, tmp_path: Path) -> None:
+    """12 minutes are silent; one that stays down is a ticket, and so are two of the same twenty at once."""
+    well: dict[str, Stretches] = {of_replica(_UP, f"r{number}"): [(120, 1.0)] for number in range(2, 20)}
+
+    def counted(*down: tuple[int, float]) -> dict[str, Stretches]:
+        up = [(minutes, 20 - value) for minutes, value in down]
+        return {
+            series("servescope_targets", {**DEPLOYMENT, "health": "down"}): down,
+            series("servescope_targets", {**DEPLOYMENT, "health": "up"}): up,
+        }
+
+    soon: Stretches = [(60, 1.0), (12, 0.0), (48, 1.0)]
+    never: Stretches = [(60, 1.0), (60, 0.0)]
+    restarted = {**well, of_replica(_UP, "r0"): soon, **counted((60, 0.0), (12, 1.0), (48, 0.0))}
+    dead = {**well, of_replica(_UP, "r0"): never, **counted((60, 0.0), (60, 1.0))}
+    two = {**well, of_replica(_UP, "r0"): never, of_replica(_UP, "r1"): never, **counted((60, 0.0), (60, 2.0))}
+
+    assert firing(promtool, tmp_path, restarted, _silent(range(55, 115, 2), [_TARGET])) == {}
+    assert firing(promtool, tmp_path, dead, {_TARGET: {at: at >= 96 for at in (66, 85, 96, 115)}}) == {}
+    # Both of them are.
+    both = {at: at >= 65 for at in (64, 65, 115)}
+    assert firing(promtool, tmp_path, two, {_TARGET: both}, count=2) == {}

@@ -44,6 +44,7 @@ from servescope.contract.bounds import (
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
+    QUEUE_SHORT,
     REQUESTED_KEPT,
     SAME_TRAFFIC,
     SCRAPE_AGE,
@@ -53,6 +54,7 @@ from servescope.contract.bounds import (
     SPLIT_MARGIN,
     STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
+    TARGETS_DOWN,
     UNSENT_ALERTS,
     WORSE_ERRORS,
     WORSE_SPEED,
@@ -215,7 +217,7 @@ _REPLICAS = [series("servescope_target_up", {**TARGET, "replica": f"r{number}"})
 _ALSO_ASKED = series("servescope_target_up", {**TARGET, "replica": "r12", "instance": "collector that cannot reach it"})
 _VANISHED = dict.fromkeys((_UP, _SECOND_UP, _AGE, _SECOND_AGE, _REPLICAS[2]))
 """No engine of the deployment is listed."""
-_COUNTED = series("servescope_targets", {**DEPLOYMENT, "health": "up"})
+_COUNTED, _COUNTED_DOWN = (series("servescope_targets", {**DEPLOYMENT, "health": each}) for each in ("up", "down"))
 
 
 def _of_other(count: int, up: int, *, role: str = "aggregated", **labels: str) -> Changed:
@@ -749,16 +751,20 @@ PROOFS: Mapping[str, Proof] = {
         labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
     ),
     "ServescopeQueueGrowing": Proof(
-        {_QUEUED: 0.0, _REQUESTS_HERE: 1000.0}, {_QUEUED: " ".join(str(length) for length in range(10, 60))},
-        lambda since: 10.0 + since,
+        {_QUEUED: 0.0, _REQUESTS_HERE: 200.0}, {_QUEUED: " ".join(str(length) for length in range(21, 71))},
+        lambda since: 21.0 + since,
         {
+            "grows, and is short beside those that are served": {
+                _QUEUED: " ".join(str(length) for length in range(21, 71)),
+                _REQUESTS_HERE: 71 / QUEUE_SHORT.value,
+            },
             "as long as before, beside as many that are served": {_QUEUED: 500.0, _REQUESTS_HERE: 1000.0},
             "as long as before, and nobody knows beside how many": {_QUEUED: 500.0, _REQUESTS_HERE: None},
             "few, and nobody else": {_QUEUED: QUEUE_FLOOR.value - 1, _REQUESTS_HERE: 0.0},
             "short": {_QUEUED: " ".join(f"{QUEUE_FLOOR.value - 1 + place / 100:g}" for place in range(50))},
         },
         also={
-            "by steps": ({_QUEUED: " ".join(str(20 + at // 8) for at in range(60))}, lambda since: 20.0 + since // 8),
+            "by steps": ({_QUEUED: " ".join(str(30 + at // 8) for at in range(60))}, lambda since: 30.0 + since // 8),
             "as long all the time": ({_QUEUED: 800.0, _REQUESTS_HERE: 800.0 / QUEUE_SHARE.value / _HAIR}, 800.0),
         },
     ),
@@ -913,8 +919,12 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeTargetDown": Proof(
         {_UP: 1.0}, {_UP: 0.0}, 0.0,
-        {"one miss": {_UP: "0 1"}, "another one starts": {_SECOND_UP: (None, 0.0)}},
+        {
+            "one miss": {_UP: "0 1"}, "another one starts": {_SECOND_UP: (None, 0.0)},
+            "one of many, at the boundary": {_UP: 0.0, _COUNTED: 10.0, _COUNTED_DOWN: 10 * TARGETS_DOWN.value},
+        },
         also={
+            "one more of many": ({_UP: 0.0, _COUNTED: 10.0, _COUNTED_DOWN: 10 * TARGETS_DOWN.value * _HAIR}, 0.0),
             "listed again": ({_UP: (_UP_BEFORE, 0.0)}, 0.0),
             "soon after its first start": ({_UP: (_UP_SINCE, 0.0)}, 0.0),
         },

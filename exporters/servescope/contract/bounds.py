@@ -40,6 +40,9 @@ QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmles
 QUEUE_SHARE = Bound(
     "queue_share", 0.5, "ratio", "a queue of more than this share of the requests in flight does not drain", most=1.0
 )
+QUEUE_SHORT = Bound(
+    "queue_short", 0.1, "ratio", "a queue of no more than this share of the requests in flight may grow", most=1.0
+)
 ABORTS_MORE = Bound(
     "aborts_more",
     0.2,
@@ -127,6 +130,12 @@ MOST_GONE = Bound(
 )
 SEVERAL_DOWN = Bound(
     "several_down", 3.0, "deployments", "if fewer deployments are down at once, each has a page of its own", least=2.0
+)
+TARGETS_DOWN = Bound(
+    "targets_down",
+    0.1,
+    "ratio",
+    "if no more targets are down for each that is up, the others serve until those are restarted",
 )
 SEEN_SHARE = Bound(
     "seen_share",
@@ -225,6 +234,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,
             QUEUE_SHARE,
+            QUEUE_SHORT,
             ABORTS_MORE,
             ABORTS_MOST,
             ABORTS_TRAFFIC,
@@ -247,6 +257,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,
+            TARGETS_DOWN,
             SEEN_SHARE,
             FAILING_TARGETS,
             CLOCK_OFF,

@@ -15,6 +15,8 @@ from servescope.contract.expressions import Matchers, matchers_promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import (
     AGENTS_JOB,
+    CLOCK_OFFSET_SERIES,
+    CLOCK_SERIES,
     COVERAGE_SERIES,
     MOST_SCRAPES_SERIES,
     PROBED_JOB,
@@ -33,6 +35,9 @@ _CARRIED: Final = "15m"
 _USUAL: Final = "6h"
 """How far back the usual number of scrapes is looked for: longer than agents keep what they could not send."""
 
+_AGENT_TIME: Final = "prometheus_remote_storage_highest_timestamp_in_seconds"
+"""The time of what a Prometheus agent scraped last, by its own clock."""
+
 _OF_TARGETS: Final = 'deployment_id!=""'
 _PROBED: Final[Matchers] = (("job", (PROBED_JOB,)),)
 
@@ -49,6 +54,7 @@ def fleet_rules(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         ("servescope_targets", _counted_unseen(options), {"health": "unseen"}),
         (MOST_SCRAPES_SERIES, f"max without ({_apart(options)}, replica) ({_scrapes(options)})", {}),
         (COVERAGE_SERIES, _coverage(options), {}),
+        (CLOCK_OFFSET_SERIES, _clock_offsets(options), {}),
     )
     return [
         {"record": name, "expr": options.expression(expression), **({"labels": labels} if labels else {})}
@@ -111,6 +117,26 @@ def _counted_unseen(options: Options) -> str:
 def _blind() -> str:
     """Whether too few targets are seen: the page's alert is pending, or fires."""
     return f"ALERTS{matchers_promql((('alertname', (FLEET_UNSEEN,)),))}"
+
+
+# --- Clocks -----------------------------------------------------------------------------------------------------------
+
+
+def _clock_offsets(options: Options) -> str:
+    """How far each clock is ahead of Prometheus': of collectors and agents, and of whose samples are all late.
+
+    With an agent's own, targets that it scrapes add nothing. Of samples that end, the last is late for ten minutes.
+    """
+    collectors = _on_page(CLOCK_SERIES, options)
+    agents = _AGENT_TIME + matchers_promql((("job", (AGENTS_JOB,)),))
+    by = ", ".join(("job", "instance", *options.common.extra_labels))
+    own = f"max by ({by}) ({collectors} - timestamp({collectors}) or {agents} - timestamp({agents}))"
+    asked = _asked(options)
+    # What is more than five minutes behind is not looked back to.
+    newest = f"(timestamp({asked}) or timestamp({asked} offset 5m))"
+    behind = f"-max by ({by}) (time() - {newest} > {UNASKED_SECONDS})"
+    off = f"abs({agents} - timestamp({agents})) > {UNASKED_SECONDS}"
+    return f"{own} or ({behind} unless on ({_fleet(options)}) ({off}))"
 
 
 # --- Windows that are not full ----------------------------------------------------------------------------------------

@@ -133,7 +133,7 @@ def _least(form: Format) -> str:
 
 
 _SERIES = r'[\w:]+(?:\{(?:[^"{}]|"(?:[^"\\]|\\.)*")*\})?'
-_WHEN, _LOOKBACK = re.compile(rf"\btimestamp\(({_SERIES})\)"), "5m"
+_WHEN, _LOOKBACK = re.compile(rf"\btimestamp\(({_SERIES})( offset \w+)?\)"), "5m"
 _GAIN = re.compile(rf"\b(rate|increase)\(({_SERIES})\[(\w+)\]\)")
 
 
@@ -147,7 +147,7 @@ def metricsql(expression: str, scrape_interval: str) -> str:
     extrapolates to the ends of the window, it begins one scrape earlier here. Its `timestamp` is also of a series that
     has ended, and looks back no further than a subquery's step.
     """
-    expression = _WHEN.sub(rf"(timestamp(\1[{_LOOKBACK}]) and default_rollup(\1[{_LOOKBACK}]))", expression)
+    expression = _WHEN.sub(rf"(timestamp(\1[{_LOOKBACK}]\2) and default_rollup(\1[{_LOOKBACK}]\2))", expression)
     expression = re.sub(r"\bchanges\(", "changes_prometheus(", expression)
 
     def gained(found: re.Match[str]) -> str:

@@ -207,7 +207,9 @@ def own_scope(name: str, options: Options, variables: tuple[Variable, ...] = ())
     narrowing = [
         variable
         for variable in variables or (CUSTOMERS_VARIABLES if metric.program == "customers" else HEALTH_VARIABLES)
-        if variable == PROGRAMS.get(metric.program) or variable.label in metric.labels
+        if variable == PROGRAMS.get(metric.program)
+        # The instances of what rules record are those of several programs.
+        or (variable not in PROGRAMS.values() and variable.label in metric.labels)
     ]
     return _chosen(narrowing, options)
 

@@ -224,7 +224,8 @@ def test_what_monitors_is_chosen_by_its_address() -> None:
             if record is None:
                 assert 'deployment_id=~"$deployment"' in matchers, f"{where}: {metric}"
                 continue
-            wanted = [f'instance=~"${PROGRAMS[record.program].name}"']
+            program = PROGRAMS.get(record.program)
+            wanted = [f'instance=~"${program.name}"'] if program else []
             wanted += ['deployment_id=~"$deployment"'] if "deployment_id" in record.labels else []
             assert all(each in matchers for each in wanted), f"{where}: {metric}"
             used |= set(re.findall(r"\$(\w+)", matchers))

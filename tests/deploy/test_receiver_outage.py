@@ -6,19 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 import yaml
-from cramjam import snappy
 
 from servescope.contract.own_metrics import COVERAGE_SERIES
-from servescope.customers.transports.remote_write_messages import WriteRequest
 from tests.conftest import ROOT
 from tests.support.past_one_machine import PastOneMachine, kill, past_one_machine, unsent_seconds
-from tests.support.prometheus import Prometheus, Range, running
+from tests.support.prometheus import Range, running
 from tests.support.recorded_targets import Recording, serving_recordings
-from tests.support.waiting import deadline_seconds, wait_for
+from tests.support.waiting import wait_for
 
 RECEIVER = ROOT / "deploy" / "prometheus" / "receiver.yml"
 HOURS_KEPT = 4
@@ -37,24 +34,11 @@ def test_receiver_stores_what_agents_kept_for_it(program: str, request: pytest.F
     binary: Path = request.getfixturevalue(program)
     with running(binary, tmp_path, config, options=["--web.enable-remote-write-receiver"]) as receiver:
         for number, moment in enumerate(moments):
-            _write(receiver, f"r{number}", moment)
+            receiver.write([("output_tokens_total", {"replica": f"r{number}"}, 1.0, moment)])
         stored = receiver.read_samples("output_tokens_total", end_ms=now_ms, range_ms=HOURS_KEPT * _HOUR_MS)
     assert {dict(one.labels)["replica"]: list(one.times) for one in stored} == {
         f"r{number}": [moment] for number, moment in enumerate(moments)
     }
-
-
-def _write(receiver: Prometheus, replica: str, moment: int) -> None:
-    message = WriteRequest()
-    series = message.timeseries.add()
-    for name, value in (("__name__", "output_tokens_total"), ("replica", replica)):
-        series.labels.add(name=name, value=value)
-    series.samples.add(value=1.0, timestamp=moment)
-    body = bytes(snappy.compress_raw(message.SerializeToString()))
-    headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-    asked = Request(f"http://127.0.0.1:{receiver.port}/api/v1/write", body, headers)
-    with urlopen(asked, timeout=deadline_seconds()) as answer:
-        assert answer.status in (200, 204)
 
 
 # --- Five minutes -----------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from servescope.contract.bounds import (
     ANSWERS_TRAFFIC,
     BAD_REQUESTS,
     CLIENT_ERRORS_MORE,
+    CLOCK_OFF,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
     ENDED_KEPT,
@@ -44,6 +45,7 @@ from servescope.contract.bounds import (
     PROMPT_TRAFFIC,
     QUEUE_FLOOR,
     QUEUE_SHARE,
+    QUEUE_SHORT,
     REQUESTED_KEPT,
     SAME_TRAFFIC,
     SCRAPE_AGE,
@@ -53,6 +55,7 @@ from servescope.contract.bounds import (
     SPLIT_MARGIN,
     STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
+    TARGETS_DOWN,
     UNSENT_ALERTS,
     WORSE_ERRORS,
     WORSE_SPEED,
@@ -66,6 +69,7 @@ from servescope.contract.own_metrics import (
     ALERTMANAGER_RELOADED,
     ALERTS_SENT,
     ALERTS_UNSENT,
+    CLOCK_OFFSET_SERIES,
     COLLECTOR_JOB,
     NOTIFICATIONS_FAILED,
     NOTIFICATIONS_TRIED,
@@ -214,7 +218,7 @@ _REPLICAS = [series("servescope_target_up", {**TARGET, "replica": f"r{number}"})
 _ALSO_ASKED = series("servescope_target_up", {**TARGET, "replica": "r12", "instance": "collector that cannot reach it"})
 _VANISHED = dict.fromkeys((_UP, _SECOND_UP, _AGE, _SECOND_AGE, _REPLICAS[2]))
 """No engine of the deployment is listed."""
-_COUNTED = series("servescope_targets", {**DEPLOYMENT, "health": "up"})
+_COUNTED, _COUNTED_DOWN = (series("servescope_targets", {**DEPLOYMENT, "health": each}) for each in ("up", "down"))
 
 
 def _of_other(count: int, up: int, *, role: str = "aggregated", **labels: str) -> Changed:
@@ -482,6 +486,9 @@ _LASTS = {"instance": "c"}
 _ONCE = " ".join(["0"] * 22 + ["50"] * 80)
 
 
+_CLOCK = own(CLOCK_OFFSET_SERIES, instance="c", job="j")
+
+
 def _process_down(job: str) -> Proof:
     """A process of a job does not answer, and one of another job."""
     ours, others = own(SCRAPED_UP, instance="c", job=job), own(SCRAPED_UP, instance="c", job="other")
@@ -744,16 +751,20 @@ PROOFS: Mapping[str, Proof] = {
         labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
     ),
     "ServescopeQueueGrowing": Proof(
-        {_QUEUED: 0.0, _REQUESTS_HERE: 1000.0}, {_QUEUED: " ".join(str(length) for length in range(10, 60))},
-        lambda since: 10.0 + since,
+        {_QUEUED: 0.0, _REQUESTS_HERE: 200.0}, {_QUEUED: " ".join(str(length) for length in range(21, 71))},
+        lambda since: 21.0 + since,
         {
+            "grows, and is short beside those that are served": {
+                _QUEUED: " ".join(str(length) for length in range(21, 71)),
+                _REQUESTS_HERE: 71 / QUEUE_SHORT.value,
+            },
             "as long as before, beside as many that are served": {_QUEUED: 500.0, _REQUESTS_HERE: 1000.0},
             "as long as before, and nobody knows beside how many": {_QUEUED: 500.0, _REQUESTS_HERE: None},
             "few, and nobody else": {_QUEUED: QUEUE_FLOOR.value - 1, _REQUESTS_HERE: 0.0},
             "short": {_QUEUED: " ".join(f"{QUEUE_FLOOR.value - 1 + place / 100:g}" for place in range(50))},
         },
         also={
-            "by steps": ({_QUEUED: " ".join(str(20 + at // 8) for at in range(60))}, lambda since: 20.0 + since // 8),
+            "by steps": ({_QUEUED: " ".join(str(30 + at // 8) for at in range(60))}, lambda since: 30.0 + since // 8),
             "as long all the time": ({_QUEUED: 800.0, _REQUESTS_HERE: 800.0 / QUEUE_SHARE.value / _HAIR}, 800.0),
         },
     ),
@@ -917,8 +928,12 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeTargetDown": Proof(
         {_UP: 1.0}, {_UP: 0.0}, 0.0,
-        {"one miss": {_UP: "0 1"}, "another one starts": {_SECOND_UP: (None, 0.0)}},
+        {
+            "one miss": {_UP: "0 1"}, "another one starts": {_SECOND_UP: (None, 0.0)},
+            "one of many, at the boundary": {_UP: 0.0, _COUNTED: 10.0, _COUNTED_DOWN: 10 * TARGETS_DOWN.value},
+        },
         also={
+            "one more of many": ({_UP: 0.0, _COUNTED: 10.0, _COUNTED_DOWN: 10 * TARGETS_DOWN.value * _HAIR}, 0.0),
             "listed again": ({_UP: (_UP_BEFORE, 0.0)}, 0.0),
             "soon after its first start": ({_UP: (_UP_SINCE, 0.0)}, 0.0),
         },
@@ -982,8 +997,11 @@ PROOFS: Mapping[str, Proof] = {
             "given up on purpose": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: _FROM_NONE},
             "retired": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SHARE: 0.0},
+            "the first ones start": dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (None, 0.0)),
         },
         also={
+            "listed again": ({_ROUTER_UP: (_UP_BEFORE, 0.0), _SECOND_ROUTER_UP: (None, None)}, 0.0),
+            "soon after their first start": (dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (_UP_SINCE, 0.0)), 0.0),
             "no autoscaler is known": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 1.0}, 0.0),
             "then gone from the lists": (
@@ -1002,6 +1020,7 @@ PROOFS: Mapping[str, Proof] = {
                 _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SHARE: 0.0
             },
         },
+        after={_SECOND_ROUTER_UP: 1.0}, lead=40,
     ),
     "ServescopeGpuGone": Proof(
         {**dict.fromkeys(_GPU, 4e10), _IN_FLIGHT: 3.0}, {_GPU[1]: STALE}, 4e10,
@@ -1058,8 +1077,11 @@ PROOFS: Mapping[str, Proof] = {
             "the first one after none starts": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: _FROM_NONE},
             "retired": {_DECODE: 0.0, _SECOND_DECODE: 0.0, _SHARE: 0.0},
             "aggregated": {_UP: 0.0},
+            "the first ones start": dict.fromkeys((_DECODE, _SECOND_DECODE), (None, 0.0)),
         },
         also={
+            "listed again": ({_DECODE: (_UP_BEFORE, 0.0), _SECOND_DECODE: (None, None)}, 0.0),
+            "soon after their first start": (dict.fromkeys((_DECODE, _SECOND_DECODE), (_UP_SINCE, 0.0)), 0.0),
             "one of the other phase is down too": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _PREFILL: 0.0}, 0.0),
             "no autoscaler is known": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_DECODE: 0.0, _SECOND_DECODE: 0.0, _SENT: 1.0}, 0.0),
@@ -1067,7 +1089,7 @@ PROOFS: Mapping[str, Proof] = {
         elsewhere={
             "prefill": ({_PREFILL: 0.0, _SECOND_PREFILL: 0.0}, 0.0, {**DEPLOYMENT, "role": "prefill"})
         },
-        labels={**DEPLOYMENT, "role": "decode"},
+        labels={**DEPLOYMENT, "role": "decode"}, lead=40,
     ),
     "ServescopeKvTransfersStuck": Proof(
         {_PENDING: 0.0, _MOVED: 1e6}, {_PENDING: 1.0, _MOVED: 0.0}, 1.0,
@@ -1332,8 +1354,15 @@ PROOFS: Mapping[str, Proof] = {
             "a deployment that is down, and its router is up": {**_of_other(5, 0), **_of_other(1, 1, role="router")},
             "a retired deployment": {**_of_other(5, 1, inference_stack="v0"), _CONFIGURED[2]: 0.0},
             "a deployment that was scaled down": _SCALED_DOWN,
+            "three start": {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (None, 0.0))},
         },
         also={
+            "three soon after their first start": (
+                {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (_UP_SINCE, 0.0))}, 10 / 13
+            ),
+            "three that are listed again": (
+                {**_THREE_FAIL, **dict.fromkeys(_REPLICAS[:3], (_UP_BEFORE, 0.0))}, 10 / 13
+            ),
             "one more is wanted": ({**_THREE_FAIL, _SENT: 11.0}, 10 / 13),
             "no autoscaler": ({**_THREE_FAIL, _SENT: None}, 10 / 13),
             "all routers": (_of_other(4, 0, role="router"), 13 / 17),
@@ -1373,7 +1402,7 @@ PROOFS: Mapping[str, Proof] = {
             ),
             "beside a deployment that was scaled down": ({**_THREE_FAIL, **_SCALED_DOWN}, 11 / 14),
         },
-        labels={},
+        labels={}, lead=40,
     ),
     "ServescopeMetricsMissing": Proof(
         {_MISSING: 0.0, _UNDERSTOOD: 1.0}, {_MISSING: 1.0}, 1.0,
@@ -1409,6 +1438,12 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeCollectorDown": _process_down(COLLECTOR_JOB),
     "ServescopeAgentDown": _process_down(AGENTS_JOB),
+    "ServescopeClockOff": Proof(
+        {_CLOCK: -2.0}, {_CLOCK: -CLOCK_OFF.value * _HAIR}, -CLOCK_OFF.value * _HAIR,
+        {"at the boundary": {_CLOCK: -CLOCK_OFF.value}, "ahead, at the boundary": {_CLOCK: CLOCK_OFF.value}},
+        also={"ahead": ({_CLOCK: CLOCK_OFF.value * _HAIR}, CLOCK_OFF.value * _HAIR)},
+        labels={"instance": "c", "job": "j"},
+    ),
     "ServescopeTranslatorDown": _process_down(TRANSLATE_JOB),
     "ServescopeProbesFail": Proof(
         {_PROBES["ok"]: 100.0, _PROBES["timeout"]: 10.0, _PROBES["translator"]: 10.0},

@@ -243,6 +243,8 @@ def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
 
 
 def _duration(seconds: float) -> str:
+    if seconds <= -60:
+        return f"-{_duration(-seconds)}"
     return f"{int(seconds) // 60}m {int(seconds) % 60}s" if seconds >= 60 else f"{_humanized(seconds)}s"
 
 

@@ -31,15 +31,56 @@ def firing(
     checks: Mapping[str, Mapping[int, bool]],
     *,
     scrape_seconds: int = 60,
+    count: int = 1,
 ) -> dict[str, str]:
-    """What promtool finds otherwise than whether alerts fire at minutes, evaluated once a minute; empty for nothing."""
-    found = [check_firing(name, minute, fires) for name, minutes in checks.items() for minute, fires in minutes.items()]
+    """What promtool finds otherwise than whether alerts fire at minutes, evaluated once a minute; empty for nothing.
+
+    Of each alert, `count` of its label sets fire.
+    """
+    found = [
+        check_firing(name, minute, fires * count)
+        for name, minutes in checks.items()
+        for minute, fires in minutes.items()
+    ]
     test: dict[str, Any] = {
         "interval": f"{scrape_seconds}s",
         "input_series": [{"series": key, "values": _values(key, each, scrape_seconds)} for key, each in given.items()],
         "promql_expr_test": found,
     }
     return failures(promtool, folder, {"incident": Suite([test], _groups(checks))})
+
+
+def fired(
+    promtool: Path,
+    folder: Path,
+    given: Mapping[str, Stretches],
+    minutes: int,
+    *,
+    severities: Iterable[str] = ("critical", "warning"),
+    scrape_seconds: int = 60,
+) -> dict[str, str]:
+    """What promtool finds of alerts of these severities on deployments and targets that fired at all; empty for none.
+
+    They are evaluated every other minute. Those on objectives are left out, as are those on the monitoring.
+    """
+    names = [
+        alert.name
+        for alert in ALERTS.values()
+        if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
+    ]
+    chosen = f'severity=~"{"|".join(severities)}"'
+    found = {
+        "expr": f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing",{chosen}}}[{minutes}m]))',
+        "eval_time": f"{minutes - 1}m",
+        "exp_samples": [],
+    }
+    test: dict[str, Any] = {
+        "interval": f"{scrape_seconds}s",
+        "input_series": [{"series": key, "values": _values(key, each, scrape_seconds)} for key, each in given.items()],
+        "promql_expr_test": [found],
+    }
+    groups = [{**group, "interval": "2m"} for group in _groups(names)]
+    return failures(promtool, folder, {"life": Suite([test], groups, interval="2m")})
 
 
 def _groups(names: Iterable[str]) -> list[dict[str, Any]]:

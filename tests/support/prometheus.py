@@ -5,16 +5,19 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import yaml
+from cramjam import snappy
 
 from servescope.contract.samples import Labels, make_labels
+from servescope.customers.transports.remote_write_messages import WriteRequest
 from servescope.store.prometheus.selectors import format_time
 from tests.support.programs import program
 from tests.support.waiting import deadline_seconds, wait_for
@@ -66,6 +69,20 @@ class Prometheus:
             step=str(step_ms / 1000),
         )
         return [_range(element) for element in answer["result"]]
+
+    def write(self, samples: Iterable[tuple[str, Mapping[str, str], float, int]]) -> None:
+        """Send samples by remote write: their names, labels, values and times in milliseconds."""
+        message = WriteRequest()
+        for name, labels, value, at_ms in samples:
+            series = message.timeseries.add()
+            for label, text in ("__name__", name), *sorted(labels.items()):
+                series.labels.add(name=label, value=text)
+            series.samples.add(value=value, timestamp=at_ms)
+        body = bytes(snappy.compress_raw(message.SerializeToString()))
+        headers = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
+        asked = Request(f"http://127.0.0.1:{self.port}/api/v1/write", body, headers)
+        with urlopen(asked, timeout=deadline_seconds()) as answer:
+            assert answer.status in (200, 204)
 
     def answer(self, path: str, **parameters: str) -> dict[str, Any]:
         """All it says to a GET, warnings included; `status` says whether it is an error."""

@@ -54,10 +54,10 @@ def unit_test(given: Mapping[str, str], checks: Iterable[Mapping[str, Any]] = ()
     return {"interval": "1m", "input_series": series, "promql_expr_test": [*checks], **more}
 
 
-def check_firing(alert: str, minute: int, fires: bool, *matchers: str) -> dict[str, Any]:
-    """A query of a unit test: whether one alert of the name, and of these matchers, fires at a minute."""
+def check_firing(alert: str, minute: int, fires: int, *matchers: str) -> dict[str, Any]:
+    """A query of a unit test: whether one alert, or so many, of the name and these matchers fire at a minute."""
     chosen = ", ".join((f'alertname="{alert}"', *matchers, 'alertstate="firing"'))
-    samples = [{"labels": "{}", "value": 1}] if fires else []
+    samples = [{"labels": "{}", "value": int(fires)}] if fires else []
     return {"expr": f"count(ALERTS{{{chosen}}})", "eval_time": f"{minute}m", "exp_samples": samples}
 
 

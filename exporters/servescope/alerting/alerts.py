@@ -17,6 +17,7 @@ from servescope.alerting.balance import BALANCE_ALERTS
 from servescope.alerting.blindness import BLINDNESS_ALERTS
 from servescope.alerting.cache import CACHE_ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
+from servescope.alerting.clocks import CLOCK_ALERTS
 from servescope.alerting.cutover import CUTOVER_ALERTS
 from servescope.alerting.exporting import EXPORT_ALERTS
 from servescope.alerting.exposure import EXPOSURE_ALERTS
@@ -41,7 +42,8 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
         *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS, *ANSWERS_ALERTS, *BALANCE_ALERTS,
         *objective_alerts(choices), *CUTOVER_ALERTS, *JUDGE_ALERTS, *EXPORT_ALERTS,
-        *TELEMETRY_ALERTS, *EXPOSURE_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *MONITORING_ALERTS,
+        *TELEMETRY_ALERTS, *EXPOSURE_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *CLOCK_ALERTS,
+        *MONITORING_ALERTS,
     )  # fmt: skip
     chosen = (replace(alert, for_=choices.waits.get(alert.name, alert.for_)) for alert in alerts)
     return MappingProxyType({alert.name: resolve(alert, choices, alert.for_) for alert in chosen})

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting import records
-from servescope.alerting.choices import bound
-from servescope.alerting.listing import ANY_PHASE, ENGINES, RETIRED, SENT, target_up, unseen
+from servescope.alerting.choices import bound, in_words
+from servescope.alerting.listing import (
+    ANY_PHASE,
+    ENGINES,
+    RETIRED,
+    SENT,
+    START_GRACE,
+    TARGET_STARTING,
+    target_up,
+    unseen,
+)
 from servescope.alerting.playbooks.failures import UNREACHABLE
 from servescope.contract.bounds import FAILING_TARGETS, SEEN_SHARE
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
@@ -18,7 +27,7 @@ _COUNTED_UP: Final = records.SelfMetric("servescope_targets", (*DEPLOYMENT_LABEL
 _FAILING: Final[records.Condition] = records.Except(
     records.Except(
         records.Except(
-            records.Compare(_UP, "==", 0.0),
+            records.Except(records.Compare(_UP, "==", 0.0), TARGET_STARTING),
             # A deployment without an engine that answers has a page of its own, unless it may be so.
             records.Compare(records.Extreme("max", target_up(ENGINES), ANY_PHASE), "==", 0.0),
         ),
@@ -65,7 +74,8 @@ BLINDNESS_ALERTS: Final = (
             "Start what is dead: an agent sends what its log on disk still holds, a translator keeps nothing, a "
             "collector goes on with its store. If nothing is dead, restore what the targets share: a network, a "
             "certificate, credentials. Until then read totals as those of the share that is seen.",
-            "Replicas that were stopped by hand and are still listed, where no autoscaler says how many are wanted.",
+            "Replicas that were stopped by hand and are still listed, where no autoscaler says how many are wanted; "
+            f"many new ones at once that take longer than {in_words(START_GRACE)} to start.",
             records.FirstCheck(
                 SEEN,
                 f"below {_LEAST:%}, since one minute.",

@@ -59,6 +59,12 @@ def starting(up: records.Extreme | records.Total, known: str) -> records.Conditi
     return records.Except(records.Compare(lately, "==", 0.0), records.Present(before))
 
 
+TARGET_UP: Final = records.Extreme("max", target_up(), tuple(label for label in IDENTITY_LABELS if label != PHASE))
+"""Whether a target is up, in whichever phase of its rollout."""
+TARGET_STARTING: Final = starting(TARGET_UP, "1h")
+"""A target that has not been up yet, and was listed within `START_GRACE`."""
+
+
 def unseen(by: tuple[str, ...] = IDENTITY_LABELS) -> records.Extreme:
     """The targets that nothing asks any more, or whose translator does not answer; a collector itself has none."""
     return records.Extreme("max", records.SelfMetric(UNSEEN_SERIES, (*IDENTITY_LABELS, "why")), by)

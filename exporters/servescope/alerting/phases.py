@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from servescope.alerting.choices import bound
-from servescope.alerting.listing import ANY_PHASE, ENGINES, NONE_WANTED_LATELY, RETIRED, target_up
+from servescope.alerting.choices import bound, in_words
+from servescope.alerting.listing import (
+    ANY_PHASE,
+    ENGINES,
+    NONE_WANTED_LATELY,
+    RETIRED,
+    START_GRACE,
+    starting,
+    target_up,
+)
 from servescope.alerting.playbooks.failures import UNREACHABLE
 from servescope.alerting.playbooks.routing import KV_TRANSFER
 from servescope.alerting.records import (
@@ -26,6 +34,7 @@ from servescope.contract.expressions import Matchers
 from servescope.contract.metrics import PHASES
 
 _PHASED: Final[Matchers] = (("role", PHASES),)
+_PHASES_UP: Final = Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role"))
 _LIMIT: Final = bound(KV_TRANSFER_TIME)
 _STUCK: Final = All((
     Compare(FigureRef("kv_transfers_pending"), ">", 0.0), Compare(FigureRef("kv_transfer_bytes_per_second"), "==", 0.0)
@@ -37,7 +46,7 @@ PHASE_ALERTS: Final = (
         Except(
             Except(
                 Except(
-                    Compare(Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role")), "==", 0.0),
+                    Except(Compare(_PHASES_UP, "==", 0.0), starting(_PHASES_UP, "3h")),
                     # With both phases down another alert pages.
                     Compare(Extreme("max", target_up(ENGINES), ANY_PHASE), "==", 0.0),
                 ),
@@ -54,10 +63,10 @@ PHASE_ALERTS: Final = (
             "Send a request yourself. Then check one worker of the phase: does it run, does its port answer, and what "
             "are the last lines of its log?",
             "Restart the workers of that phase, or roll back their last change; route the traffic to the other stack.",
-            "A network policy or credentials that affect only the collector; a phase that takes longer than 5 minutes "
-            "to start.",
+            "A network policy or credentials that affect only the collector; a new phase that takes longer than "
+            f"{in_words(START_GRACE)} to start. ServescopeTargetDown then names each worker.",
             FirstCheck(
-                Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role")),
+                _PHASES_UP,
                 "0 for one of the two roles.",
                 "neither role is at 0.",
                 target_up(_PHASED),

@@ -25,7 +25,7 @@ from servescope.alerting.records import (
     Scaled,
     by_replica,
 )
-from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, SERVING_AGE
+from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, QUEUE_SHORT, SERVING_AGE
 from servescope.contract.expressions import level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
@@ -33,6 +33,7 @@ _QUEUED: Final = FigureRef("queued_requests")
 _FLOOR: Final = bound(QUEUE_FLOOR)
 _FRESH: Final = bound(SERVING_AGE)
 _SHARE: Final = bound(QUEUE_SHARE)
+_SHORT: Final = bound(QUEUE_SHORT)
 
 SERVING_ALERTS: Final = (
     Alert(
@@ -79,7 +80,11 @@ SERVING_ALERTS: Final = (
         All((
             Compare(_QUEUED, ">=", _FLOOR),
             Any((
-                Compare(_QUEUED, ">", OverTime("avg", _QUEUED, "5m", before="10m")),
+                Except(
+                    Compare(_QUEUED, ">", OverTime("avg", _QUEUED, "5m", before="10m")),
+                    # Of more requests more wait for a moment.
+                    Compare(_QUEUED, "<=", Scaled(FigureRef("concurrent_requests"), _SHORT)),
+                ),
                 # A queue that has stopped growing is as long as before, and everybody waits for all of it.
                 Compare(_QUEUED, ">", Scaled(FigureRef("concurrent_requests"), _SHARE)),
             )),
@@ -87,8 +92,8 @@ SERVING_ALERTS: Final = (
         "Requests arrive faster than they are served.",
         f"{WHO} has {NUMBER} queued requests: more than 10 minutes ago, or more than {_SHARE:%} of all in flight.",
         Runbook(
-            f"The queue has {_FLOOR:g} requests or more, and it keeps growing or is more than {_SHARE:%} of all "
-            "requests in flight, so that it does not drain.",
+            f"The queue has {_FLOOR:g} requests or more. It keeps growing and is more than {_SHORT:%} of all requests "
+            f"in flight, or it is more than {_SHARE:%} of them, so that it does not drain.",
             "Users wait longer and longer for the first word, until requests are refused or time out.",
             "Compare the request rate and the input tokens per request with earlier: is there more to do? If not, the "
             "engines do less: compare the active replicas, the KV cache in use and the preemptions.",

@@ -12,9 +12,10 @@ from servescope.alerting.listing import (
     EXPECTED,
     GONE,
     NONE_WANTED_LATELY,
-    PHASE,
     RETIRED,
     START_GRACE,
+    TARGET_STARTING,
+    TARGET_UP,
     lately_listed,
     scrape_age,
     starting,
@@ -37,20 +38,35 @@ from servescope.alerting.records import (
     Present,
     Quotient,
     Runbook,
+    Scaled,
     SelfMetric,
+    Subquery,
 )
-from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN
-from servescope.contract.identity import IDENTITY_LABELS
+from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN, TARGETS_DOWN
+from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
 from servescope.contract.own_metrics import TARGET_UNDERSTOOD
+
+_FEW: Final = bound(TARGETS_DOWN)
+
+
+def _counted(health: str) -> Extreme:
+    """How many targets of a deployment are up, or down."""
+    targets = SelfMetric("servescope_targets", (*DEPLOYMENT_LABELS, "health"), (("health", (health,)),))
+    return Extreme("max", targets, DEPLOYMENT_LABELS)
+
 
 _TARGET: Final = "{{ $labels.role }} {{ $labels.replica }} of " + WHO
 _ENGINES_UP: Final = Extreme("max", target_up(ENGINES), ANY_PHASE)
-_TARGET_UP: Final = Extreme("max", target_up(), tuple(label for label in IDENTITY_LABELS if label != PHASE))
 # Replicas that replace those of a deployment are no first start of it, though the new ones are not up yet.
 _DOWN: Final = Except(
     Except(Except(Compare(_ENGINES_UP, "==", 0.0), NONE_WANTED_LATELY), RETIRED), starting(_ENGINES_UP, "3h")
 )
 _WATCHED: Final = Except(Except(Present(_ENGINES_UP), NONE_WANTED_LATELY), RETIRED)
+_RESTARTING: Final = All((
+    Compare(Subquery("max", TARGET_UP, START_GRACE, every="1m"), ">", 0.0),
+    Compare(_counted("down"), "<=", Scaled(_counted("up"), _FEW)),
+))  # fmt: skip
+"""A target that was up lately, while nearly all of its deployment are."""
 _MISSING: Final = SelfMetric("servescope_target_missing_metrics", IDENTITY_LABELS)
 _UNDERSTOOD: Final = SelfMetric(TARGET_UNDERSTOOD, IDENTITY_LABELS)
 _AGE_LIMIT: Final = bound(SCRAPE_AGE)
@@ -59,11 +75,13 @@ _MOST: Final = bound(MOST_GONE)
 TELEMETRY_ALERTS: Final = (
     Alert(
         "ServescopeTargetDown", "warning", "telemetry", "telemetry",
-        Except(Compare(target_up(), "==", 0.0), starting(_TARGET_UP, "1h")),
+        Except(Except(Compare(target_up(), "==", 0.0), TARGET_STARTING), _RESTARTING),
         "A target cannot be scraped.",
         f"Scrapes of {_TARGET} fail: the target does not answer, answers too late, or its response is incomplete.",
         Runbook(
-            "The collector gets no complete response from this target. Its part of every figure is missing.",
+            "The collector gets no complete response from this target. Its part of every figure is missing. Where no "
+            f"more than {_FEW:%} as many targets of the deployment are down as are up, a target that was up has "
+            f"{in_words(START_GRACE)} to be restarted.",
             "Nothing, if only the scrape fails. If the target itself is down, the requests it had are lost and the "
             "others have more to do.",
             "The Sources page of the console and `/api/v1/targets` show the error of the last scrape. Does the target "

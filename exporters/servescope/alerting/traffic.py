@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting import listing
-from servescope.alerting.choices import bound
+from servescope.alerting.choices import bound, in_words
 from servescope.alerting.playbooks.routing import ROUTER
 from servescope.alerting.records import (
     WHO,
@@ -83,7 +83,12 @@ _FALL: Final = FirstCheck(
 TRAFFIC_ALERTS: Final = (
     Alert(
         "ServescopeRouterDown", "critical", "telemetry", "telemetry",
-        Except(Except(Compare(_ROUTERS_UP, "==", 0.0), listing.NONE_WANTED_LATELY), listing.RETIRED),
+        Except(
+            Except(
+                Except(Compare(_ROUTERS_UP, "==", 0.0), listing.starting(_ROUTERS_UP, "3h")), listing.NONE_WANTED_LATELY
+            ),
+            listing.RETIRED,
+        ),
         "No router of a deployment can be scraped.",
         f"The scrapes of all routers of {WHO} fail.",
         Runbook(
@@ -99,7 +104,8 @@ TRAFFIC_ALERTS: Final = (
             "stack of the model.",
             "A network policy, a certificate or credentials that affect only the collector: then requests are served "
             "as before. A router that was removed on purpose and is still listed. A stack whose configured share of "
-            "the traffic is 0, or that is scaled to zero, is left out.",
+            "the traffic is 0, or that is scaled to zero, is left out. A new router has "
+            f"{in_words(listing.START_GRACE)} to start, after which ServescopeTargetDown names it as well.",
             FirstCheck(
                 _ROUTERS_UP,
                 "0: no router of the deployment answers.",

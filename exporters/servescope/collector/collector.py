@@ -83,6 +83,7 @@ class Collector:
         self._api, self._reread = configuration.api, reread
         self._reloading = asyncio.Lock()
         self.clock, self.telemetry = Clock(clock, sleep), Telemetry()
+        self.telemetry.clock.set_function(clock)
         self.recorder = Recorder(store, history, self.telemetry, self.clock)
         self.alerts = AlertManager(
             configuration.alerting,

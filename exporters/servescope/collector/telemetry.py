@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from servescope import __version__
 from servescope.collector.scrapes.scrape import OUTCOMES, Scrape
 from servescope.contract.expressions import Vector
+from servescope.contract.own_metrics import CLOCK_SERIES
 from servescope.contract.samples import make_labels
 from servescope.web.telemetry import ApiTelemetry, make_counter, make_gauge, make_histogram
 
@@ -49,6 +50,7 @@ class Telemetry(ApiTelemetry):
         self._store_bytes = make_gauge("servescope_store_bytes", registry)
         self.store_pruned = make_counter("servescope_store_pruned_rows_total", registry)
         self.future_rows = make_counter("servescope_store_future_rows_total", registry)
+        self.clock = make_gauge(CLOCK_SERIES, registry)
         self._steps = make_counter("servescope_clock_steps_total", registry)
         for direction in ("back", "forward"):
             self._steps.labels(direction)

@@ -40,6 +40,9 @@ QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmles
 QUEUE_SHARE = Bound(
     "queue_share", 0.5, "ratio", "a queue of more than this share of the requests in flight does not drain", most=1.0
 )
+QUEUE_SHORT = Bound(
+    "queue_short", 0.1, "ratio", "a queue of no more than this share of the requests in flight may grow", most=1.0
+)
 ABORTS_MORE = Bound(
     "aborts_more",
     0.2,
@@ -128,6 +131,12 @@ MOST_GONE = Bound(
 SEVERAL_DOWN = Bound(
     "several_down", 3.0, "deployments", "if fewer deployments are down at once, each has a page of its own", least=2.0
 )
+TARGETS_DOWN = Bound(
+    "targets_down",
+    0.1,
+    "ratio",
+    "if no more targets are down for each that is up, the others serve until those are restarted",
+)
 SEEN_SHARE = Bound(
     "seen_share",
     0.8,
@@ -141,6 +150,9 @@ FAILING_TARGETS = Bound(
     "replicas",
     "if the scrapes of fewer targets fail, each has a ticket, however few there are",
     least=1.0,
+)
+CLOCK_OFF = Bound(
+    "clock_off", 90.0, "seconds", "samples whose time is wrong by more are too few in a window of rates", least=90.0
 )
 KV_FULL = Bound("kv_full", 0.95, "ratio", "a KV cache with less room than this takes hardly any request", most=1.0)
 PREEMPTED_SHARE = Bound(
@@ -222,6 +234,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             ACTIVE_REPLICAS,
             QUEUE_FLOOR,
             QUEUE_SHARE,
+            QUEUE_SHORT,
             ABORTS_MORE,
             ABORTS_MOST,
             ABORTS_TRAFFIC,
@@ -244,8 +257,10 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,
+            TARGETS_DOWN,
             SEEN_SHARE,
             FAILING_TARGETS,
+            CLOCK_OFF,
             KV_FULL,
             PREEMPTED_SHARE,
             KV_TRANSFER_TIME,

@@ -71,6 +71,9 @@ FILLED_SERIES = "servescope_window_filled_ratio"
 is there only while that is less than all of it.
 """
 
+CLOCK_SERIES, CLOCK_OFFSET_SERIES = "servescope_clock_seconds", "servescope_clock_offset_seconds"
+"""The time of a collector, and how far the times of collectors, agents and samples are from Prometheus'."""
+
 COVERED_RATIO = 0.9
 """A window of which less is there is not whole: a scrape more or less, and one that is late, are no gap."""
 
@@ -193,6 +196,7 @@ _COLLECTOR = (
         "servescope_store_future_rows_total", "counter", "rows",
         "Scrapes, evaluations and blocks of increments dropped, as the clock was set back to before them.",
     ),
+    OwnMetric(CLOCK_SERIES, "gauge", "seconds", "The collector's time, in seconds since 1970."),
     OwnMetric(
         "servescope_clock_steps_total", "counter", "events",
         "How often the collector's clock was set: back by more than 5 s, forward by more than ten minutes.",
@@ -298,6 +302,12 @@ _COLLECTOR = (
 
 
 _RULES = (
+    OwnMetric(
+        CLOCK_OFFSET_SERIES, "gauge", "seconds",
+        "How far a clock is ahead of Prometheus', below 0 behind it: of collectors and Prometheus agents, and, where "
+        "it is more than 90 s, of what sets the time of a target's samples.",
+        ("job", "instance"), absent=f"{UNRECORDED}, or no clock is known", program="rules",
+    ),
     OwnMetric(
         UNSEEN_SERIES, "gauge", "state",
         "1 while nothing says of a target whether it is up, by what is gone: the `collector` or the `agent` that "

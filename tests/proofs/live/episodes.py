@@ -367,6 +367,7 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "ServescopeTrafficStopped is the same without it",
     "ServescopeRouterHotSpot": "its traffic must be too much for one replica and no burst of it for several, which the "
     "bursts of few users here are",
+    "ServescopeClockOff": "all programs of a run have the clock of one machine",
     "ServescopeRequestsNotExposed": "the emulator's fault renames a latency, and no requests",
     **dict.fromkeys(
         (

@@ -426,7 +426,10 @@ def _burning(name: str, severity: str) -> Proof:
         silent[f"at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at}
         silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
         silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
-    also: dict[str, tuple[Mapping[str, float | str | None], float]] = {"the second row": fires[1]}
+    also: dict[str, tuple[Mapping[str, float | str | None], float]] = {
+        "the second row": fires[1],
+        "all of a sudden": ({**fires[0][0], records[rows[0].short]: 0.97}, 0.97),
+    }
     for number, row in enumerate(rows):
         ended, both = ended_in[row.long], (records[row.short], records[row.long])
         enough, every = BAD_REQUESTS.value, ALL_BAD_REQUESTS.value

@@ -300,6 +300,8 @@ class Alert:
     inhibits the warnings of its `family`. `figure` is shown by a panel of `dashboard`, that with the title `panel` if
     given (see `servescope.alerting.links`). `waits_less` is the reason for a `for_` below five minutes. An alert that
     fires stays active while `lasts` holds, even if its `condition` no longer does; both have the same labels.
+    `headline` is that of `servescope.alerting.headlines`; `LISTED` in it and in the description are the values of the
+    last label of `lists`, of the series with the alert's labels.
     """
 
     name: str
@@ -317,6 +319,8 @@ class Alert:
     waits_less: str = ""
     panel: str = ""
     lasts: Condition | None = None
+    lists: SelfMetric | None = None
+    headline: str = ""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -332,7 +336,9 @@ ALSO_FIRING: Final = "also_firing"
 WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
 PERCENT: Final = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
 NUMBER: Final = "{{ $value | humanize }}"
-"""Templates for the deployment and the value in a description."""
+LISTED: Final = "{{ listed }}"
+NOTHING_LISTED: Final = "metrics"
+"""Templates for the deployment, the value and what an alert lists in a description, and what is there without any."""
 
 
 # --- Labels -----------------------------------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class CollectorView:
         self._own: Mapping[str, Vector] = {}
         self._known: dict[object, Vector] = {}
         self._increases: dict[int, dict[Series, float]] = {}
+        self._listed: dict[records.SelfMetric, dict[tuple[str, ...], list[str]]] = {}
         self._shares: dict[int, dict[Objective, Vector]] = {}
 
     # --- Updating -----------------------------------------------------------------------------------------------------
@@ -55,7 +56,7 @@ class CollectorView:
     def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
         """Replace the evaluation: its instant, figures, and the collector's own series."""
         self.at_ms, self._derivations, self._own = at_ms, tuple(deployments.values()), own
-        self._known, self._increases, self._shares = {}, {}, {}
+        self._known, self._increases, self._shares, self._listed = {}, {}, {}, {}
         self._figures = self._vectors(deployments)
         for shown, past in self._pasts.items():
             past.append(at_ms, self.figure(shown))
@@ -153,6 +154,16 @@ class CollectorView:
         if known is None:
             known = self._known[own, before] = self._increase(own) if own.increase_over else self._current(own, before)
         return known
+
+    def listed(self, own: records.SelfMetric, labels: Mapping[str, str]) -> list[str]:
+        """The values of the last label of a series of the collector's own now, of those with the other labels."""
+        known = self._listed.get(own)
+        *others, last = own.by
+        if known is None:
+            known = self._listed[own] = {}
+            for found in map(dict, self.own(own)):
+                known.setdefault(tuple(found.get(label, "") for label in others), []).append(found[last])
+        return sorted(known.get(tuple(labels.get(label, "") for label in others), []))
 
     def highest(self, own: records.SelfMetric, window: str) -> Vector:
         """The highest values of a series of the collector's own at the evaluations of a past window."""

@@ -125,6 +125,9 @@ def values_of(term: records.Term, view: View) -> Vector:
             return view.measured(term)
         case records.BadRatio():
             return view.badness(term)
+        case records.Budget(objective, window):
+            shares = view.badness(records.BadRatio(objective, window))
+            return {labels: objective.of(dict(labels)).budget for labels in shares}
         case records.RequestsEnded():
             return view.ended(term)
         case records.OverTime():

@@ -7,6 +7,7 @@ FigureRef             a figure, as recorded
 SelfMetric            one of the collector's own series
 AdHocExpression       an expression of the contract's counters and gauges that is no figure
 BadRatio              the bad share of an objective over one of its windows
+Budget                the share that may be bad of an objective
 RequestsEnded         how many requests ended over a window of objectives
 OverTime              the average, maximum, minimum or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
@@ -86,6 +87,14 @@ def by_replica(figure: str) -> AdHocExpression:
 @dataclass(frozen=True, slots=True)
 class BadRatio:
     """The bad share of an objective over a window."""
+
+    objective: Objective
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The share that may be bad of an objective, of each deployment with a bad share over a window."""
 
     objective: Objective
     window: str
@@ -179,8 +188,8 @@ class Shifted:
 
 
 Term = (
-    FigureRef | SelfMetric | AdHocExpression | BadRatio | RequestsEnded | OverTime | Extreme | Total | Subquery | Count
-    | Quotient | Product | Scaled | Shifted
+    FigureRef | SelfMetric | AdHocExpression | BadRatio | Budget | RequestsEnded | OverTime | Extreme | Total | Subquery
+    | Count | Quotient | Product | Scaled | Shifted
 )  # fmt: skip
 
 
@@ -353,7 +362,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return by
         case AdHocExpression():
             return value.labels
-        case BadRatio() | RequestsEnded():
+        case BadRatio() | Budget() | RequestsEnded():
             return DEPLOYMENT_LABELS
         case OverTime(_, shown, _, _):
             return labels_of(shown)

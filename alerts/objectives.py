@@ -12,6 +12,7 @@ from typing import Any
 
 from alerts.options import DEFAULTS, Options
 from dashboards.options import seconds
+from servescope.contract.expressions import matchers_promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import (
     BASE_WINDOW,
@@ -50,11 +51,28 @@ def objective_group(options: Options = DEFAULTS, *, interval: str = OBJECTIVES_I
 def _rules_of(objective: Objective, windows: dict[str, None], options: Options) -> Iterator[tuple[str, str]]:
     share, count = objective.record(BASE_WINDOW), objective.record_all(BASE_WINDOW)
     bad = objective.record_bad(BASE_WINDOW)
-    yield share, options.compile(objective.bad, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
+    yield share, _bad(objective, BASE_WINDOW, options)
     yield count, options.compile(objective.all, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
     yield bad, f"{share} * {count}"
     for window in windows:
         summed = f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)"
-        read = options.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
         if window != BASE_WINDOW:
-            yield objective.record(window), read if seconds(window) <= seconds(LONGEST_READ) else summed
+            is_read = seconds(window) <= seconds(LONGEST_READ)
+            yield objective.record(window), _bad(objective, window, options) if is_read else summed
+    if objective.others:
+        # Of every deployment that any window has: the longest one does.
+        known = objective.record(max(windows, key=seconds))
+        budgets = (
+            f"{each.budget} + 0 * {known}{matchers_promql(each.where)}" for each in (*objective.others, objective)
+        )
+        yield objective.record_budget, options.expression(" or ".join(budgets))
+
+
+def _bad(objective: Objective, window: str, options: Options) -> str:
+    """The bad share of every deployment, by the first of the `others` that is about it."""
+    others = objective.others if any(each.bad != objective.bad for each in objective.others) else ()
+    shares = [
+        options.compile(each.bad, window=window, by=DEPLOYMENT_LABELS, where=each.where)
+        for each in (*others, objective)
+    ]
+    return " or ".join(f"({share})" for share in shares) if others else shares[0]

@@ -35,7 +35,7 @@ from servescope.alerting.chosen import (
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.promql import alert_promql, term_promql
 from servescope.alerting.records import ALERTING, TEAM, Alert, Severity, Term
-from servescope.contract.expressions import Expression, promql
+from servescope.contract.expressions import Expression, Matchers, matchers_promql, promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.objectives import BURN_WINDOWS
 from servescope.errors import ConfigurationError
@@ -140,11 +140,12 @@ class Options:
         """A term of an alert's condition as PromQL."""
         return self.expression(term_promql(term, self.common.window, self.scope, **self._labelling))
 
-    def compile(self, expression: Expression, *, window: str, by: Sequence[str]) -> str:
-        """An expression over the contract's series as PromQL, per value of the labels in `by`."""
+    def compile(self, expression: Expression, *, window: str, by: Sequence[str], where: Matchers = ()) -> str:
+        """An expression over the contract's series as PromQL, per value of the labels in `by`, of those `where`."""
         by = (*by, *self.common.extra_labels)
         collectors = self.common.collector_labels
-        return self.expression(promql(expression, window=window, by=by, scope=self.scope, collectors=collectors))
+        scope = matchers_promql(where, self.scope)[1:-1]
+        return self.expression(promql(expression, window=window, by=by, scope=scope, collectors=collectors))
 
     @property
     def choices(self) -> Choices:

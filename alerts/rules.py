@@ -17,9 +17,10 @@ from alerts.parts_down import parts_down
 from alerts.recording import HEADER, recording_group, render_group, write_yaml
 from alerts.without_collector import without_collector_group
 from dashboards.options import seconds
+from servescope.alerting.headlines import with_known_value, with_value
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import Alert
+from servescope.alerting.records import LISTED, NOTHING_LISTED, Alert
 from servescope.generating.rules import Format
 
 Group = dict[str, Any]
@@ -182,6 +183,7 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     labels = {**alert.labels, "team": options.team, **options.labels.get(alert.name, {})}
     annotations = {**annotations_of(alert, options), **also_firing(alert, options), **parts_down(alert, options)}
     if is_kept_unknown(alert):
+        annotations["headline"] = _template(with_known_value(alert.headline), alert, options)
         known = annotations["description"]
         annotations["description"] = f"{{{{ if lt $value -1e9 }}}}{_UNKNOWN}{{{{ else }}}}{known}{{{{ end }}}}"
     return {**rule, "labels": labels, "annotations": annotations}
@@ -192,10 +194,29 @@ def annotations_of(alert: Alert, options: Options = DEFAULTS) -> dict[str, str]:
     texts = {
         "summary": alert.summary,
         "description": alert.description,
+        "headline": with_value(alert.headline),
         "runbook_url": options.common.runbook_url(alert.name),
         "dashboard_url": dashboard_url(alert, options),
     }
-    return {key: options.template(text) for key, text in texts.items()}
+    return {key: _template(text, alert, options) for key, text in texts.items()}
+
+
+def _template(text: str, alert: Alert, options: Options) -> str:
+    """A text of an alert as a template of Prometheus, which queries what it lists."""
+    text = options.template(text)
+    if alert.lists is None:
+        return text
+    *identity, last = alert.lists.by
+    others = options.common.group(identity)
+    matchers = ",".join(f"{label}=%[{number}]q" for number, label in enumerate(others, 1))
+    query = f"printf `group by ({last}) ({alert.lists.name}{{{matchers}}})`"
+    values = " ".join(f"$labels.{label}" for label in others)
+    each = f"{{{{ if $number }}}}, {{{{ end }}}}{{{{ $each.Labels.{last} }}}}"
+    return text.replace(
+        LISTED,
+        f"{{{{ with {query} {values} | query }}}}{{{{ range $number, $each := . | sortByLabel `{last}` }}}}{each}"
+        f"{{{{ end }}}}{{{{ else }}}}{NOTHING_LISTED}{{{{ end }}}}",
+    )
 
 
 def dashboard_url(alert: Alert, options: Options = DEFAULTS) -> str:

@@ -13,6 +13,7 @@ from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.chosen import read_choices_file
 from servescope.console import RULES_VARIABLE
 from servescope.contract.expressions import FractionAbove
+from servescope.contract.identity import GROUP_LABELS, Group
 from servescope.contract.objectives import latency_objective
 from servescope.contract.types import Objective
 from servescope.sources.map_files import load_sources
@@ -40,13 +41,16 @@ def promises_of(targets: Iterable[TargetStatus]) -> Promises:
 
     All of a latency's edges while no target's source is known; none of a latency that no target counts so.
     """
+    targets = tuple(targets)
     releases = frozenset((each.source, each.versions) for each in targets if each.source in load_sources())
-    return _promises(releases, os.environ.get(RULES_VARIABLE, ""))
+    group = targets[0].identity.deployment().group if targets else ()
+    return _promises(releases, group, os.environ.get(RULES_VARIABLE, ""))
 
 
 @cache
-def _promises(releases: frozenset[_Release], path: str) -> Promises:
-    known = _read(path).objectives
+def _promises(releases: frozenset[_Release], group: Group, path: str) -> Promises:
+    labels = dict(zip(GROUP_LABELS, group, strict=False))
+    known = {name: objective.of(labels) for name, objective in _read(path).objectives.items()}
     if not releases:
         return known
     held = {name: _held(objective, releases) for name, objective in known.items()}

@@ -75,6 +75,13 @@ class Compiler(ConditionCompiler):
             )
         return f"{objective.record(window)}{{{scope(self.options, variables=self._deployments)}}}"
 
+    def _budget(self, budget: records.Budget) -> str:
+        if self._is_raw:
+            # As the share beside it, which is at the limits of all other deployments.
+            share = self._operand(records.BadRatio(budget.objective, budget.window))
+            return f"({budget.objective.budget} + 0 * {share})"
+        return f"{budget.objective.record_budget}{{{scope(self.options, variables=self._deployments)}}}"
+
     def _ended(self, ended: records.RequestsEnded) -> str:
         if self._is_raw:
             return compile_expression(

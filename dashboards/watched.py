@@ -310,7 +310,7 @@ def _unit(term: records.Term) -> Unit | OwnUnit:
             return _PER_SECOND[METRICS[SAMPLE_FAMILIES[names.pop()]].unit] if len(names) == 1 else "ratio"
         case records.Quotient(records.SelfMetric(name, _, _, _), _) if name.endswith("_sum"):
             return _unit(records.SelfMetric(name.removesuffix("_sum")))
-        case records.BadRatio() | records.Quotient():
+        case records.BadRatio() | records.Budget() | records.Quotient():
             return "ratio"
         case records.RequestsEnded() | records.Product():
             return "requests"
@@ -369,7 +369,7 @@ def _expression(term: records.Term) -> tuple[Expression, bool]:
             return FIGURES[figure].expression, FIGURES[figure].idle == "absent"
         case records.AdHocExpression(expression):
             return expression, False
-        case records.BadRatio(objective, _):
+        case records.BadRatio(objective, _) | records.Budget(objective, _):
             return objective.bad, True
         case records.OverTime(_, shown, _, _) | records.Extreme(_, shown, _) | records.Total(shown):
             return _expression(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,12 +19,16 @@ import yaml
 from alerts.alertmanager import configuration
 from alerts.also_firing import also_firing
 from alerts.options import Options, make_options
-from alerts.receivers import RECEIVERS
-from alerts.rules import alert_rule, annotations_of
+from alerts.receivers import HEADLINE, RECEIVERS
+from alerts.rules import alert_groups, alert_rule
 from alerts.templates import render_templates
 from servescope.alerting.alerts import ALERTS
+from servescope.alerting.headlines import MOST_CHARACTERS
+from servescope.alerting.links import dashboard_path
 from servescope.alerting.records import labels_of
-from tests.support.alert_stories import firing
+from servescope.collector.paging.annotations import Links, annotate, render
+from tests.support.alert_stories import TARGET, firing
+from tests.support.alert_stories import series as _series
 from tests.support.alertmanager import running_alertmanager
 from tests.support.promtool import Suite, failures
 from tests.support.waiting import deadline_seconds, wait_for
@@ -127,44 +132,47 @@ def alerts_of(
     over: bool = False,
     began: datetime = _STARTED,
     replicas: Sequence[str] = ("r0",),
+    value: float = 2.0,
     **labels: str,
 ) -> list[dict[str, Any]]:
-    """An alert, of each replica if it has replicas, with these labels in place of the deployment's.
+    """An alert of a value, of each replica if it has replicas, with these labels in place of the deployment's.
 
     Where it `began` long ago, Alertmanager waits for no other alert of the same message.
     """
     return [
-        _alert(options, name, over=over, began=began, labels={**labels, "replica": replica}) for replica in replicas
+        _alert(options, name, over=over, began=began, value=value, labels={**labels, "replica": replica})
+        for replica in replicas
     ]
 
 
-def _alert(options: Options, name: str, *, over: bool, began: datetime, labels: Mapping[str, str]) -> dict[str, Any]:
+def _alert(
+    options: Options, name: str, *, over: bool, began: datetime, value: float, labels: Mapping[str, str]
+) -> dict[str, Any]:
     alert = ALERTS[name]
-    known = {key: value for key, value in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
-    annotations = {key: _filled(text, known) for key, text in annotations_of(alert, options).items()}
+    known = {key: text for key, text in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
+    # Rendered as Prometheus does: tests/collector/paging/test_annotations.py.
+    annotations = annotate(
+        alert, known, value, Links(options.common.runbooks, options.grafana), listed=["requests_total"]
+    )
     annotations |= {key: labels.get(key, "") for key in also_firing(alert, options)}
     ends = {"endsAt": (_STARTED + timedelta(minutes=20)).isoformat()} if over else {}
     every = {"alertname": name, **alert.labels, **known}
     return {"labels": every, "annotations": annotations, "startsAt": began.isoformat(), **ends}
 
 
-def _filled(text: str, labels: Mapping[str, str]) -> str:
-    for name, value in labels.items():
-        text = text.replace(f"{{{{ $labels.{name} }}}}", value).replace(f"{{{{ $labels.{name} | urlquery }}}}", value)
-    return text.replace("{{ $value | humanize }}", "2")
-
-
 def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
     """The headline, a line for each alert, the runbook, the dashboard, and a silence of what they have in common."""
     options = chatting(tmp_path, chat)
-    dashboard = _filled(annotations_of(ALERTS["ServescopeUpButNotServing"], options)["dashboard_url"], DEPLOYMENT)
+    dashboard = "https://grafana.example/d/" + render(
+        dashboard_path(ALERTS["ServescopeUpButNotServing"]), {**DEPLOYMENT, "replica": "r0"}, 2.0
+    )
 
     with alerting(alertmanager, tmp_path, options) as url:
         began = datetime.now(UTC)
         send(url, options, "ServescopeUpButNotServing", began=began, replicas=("r0", "r1"))
         ((receiver, post),) = chat.wait_for(1)
     (shown,) = post["attachments"]
-    headline = "[FIRING 2] critical: chat-v2 (live): A replica accepts requests but processes no tokens."
+    headline = "chat-v2: 2 requests hang, no token +1 more (critical, live, replica r0)"
 
     assert (receiver, post["channel"]) == ("page", "#page")
     assert (shown["title"], shown["fallback"]) == (headline, headline)
@@ -176,7 +184,7 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
             for replica in ("r0", "r1")
         ),
         "Runbook: https://books.example/ServescopeUpButNotServing.md",
-        f"Dashboard: {dashboard.replace('{{ $labels.replica | urlquery }}', 'r0')}",
+        f"Dashboard: {dashboard}",
         "Silence: https://alerts.example/#/silences/new?filter=%7B"
         "alertname%3D%22ServescopeUpButNotServing%22%2C%20component%3D%22engine%22%2C%20deployment_id%3D%22chat-v2%22"
         "%2C%20environment%3D%22live%22%2C%20family%3D%22serving%22%2C%20inference_stack%3D%22v2%22%2C%20"
@@ -192,11 +200,11 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
         send(url, options, "ServescopeReplicasFailed", status="failed")
         chat.wait_for(1)
         send(url, options, "ServescopeReplicasFailed", status="failed", over=True)
-        (_, _), (receiver, post) = chat.wait_for(2)
+        (receiver, post), _ = chat.wait_for(2)
     (shown,) = post["attachments"]
 
     assert receiver == "ticket"
-    assert shown["title"] == "[RESOLVED] warning: chat-v2 (live): Replicas have failed, or fail repeatedly."
+    assert shown["title"] == "RESOLVED chat-v2: 2 replicas failed (warning, live)"
     assert shown["text"].splitlines()[0] == (
         "- resolved at 2026-11-20 08:50:00 UTC: Number of failed replicas of chat-v2 (llama 70b, v2), now or "
         "repeatedly within the last 30 minutes: 2, more than 4 % of all."
@@ -233,7 +241,7 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
             url,
             [
                 *alerts_of(options, frozen, began=now, replicas=("r0", "r1")),
-                *alerts_of(options, failing, began=now, also_firing=causes),
+                *alerts_of(options, failing, began=now, value=0.9712, also_firing=causes),
                 *alerts_of(options, "ServescopeReplicasFailed", status="failed"),
                 *alerts_of(options, "ServescopeDeploymentDown", deployment_id="code-v2"),
                 *alerts_of(options, "ServescopeCollectorGone"),
@@ -241,15 +249,15 @@ def test_one_incident_is_one_message(alertmanager: Path, tmp_path: Path, chat: C
         )
         send(url, options, "ServescopeCollectorDown", began=now, instance="c:9400", job="servescope")
         posts = [(receiver, sent["attachments"][0]) for receiver, sent in chat.wait_for(4)]
-    summaries = f"{ALERTS[failing].summary} {ALERTS[frozen].summary}"
 
     assert sorted((receiver, shown["title"]) for receiver, shown in posts) == [
-        ("page", "[FIRING 1] critical: No collector is running."),
-        ("page", "[FIRING 1] critical: code-v2 (live): No engine of a deployment can be scraped."),
-        ("page", f"[FIRING 3] critical: chat-v2 (live): {summaries}"),
-        ("ticket", "[FIRING 1] warning: chat-v2 (live): Replicas have failed, or fail repeatedly."),
+        ("page", "chat-v2: 97 % of requests fail +2 more (critical, live)"),
+        ("page", "code-v2: no engine answers (critical, live)"),
+        ("page", "servescope: no collector is running (critical)"),
+        ("ticket", "chat-v2: 2 replicas failed (warning, live)"),
     ]
-    (shown,) = (shown for _, shown in posts if "FIRING 3" in shown["title"])
+    (shown,) = (shown for _, shown in posts if "+2 more" in shown["title"])
+    assert shown["title_link"].endswith(f"/{failing}.md")
     assert [line.partition(":")[0] for line in shown["text"].splitlines()] == [
         f"- since {now:%Y-%m-%d %H}", "Runbook", "Dashboard", *[f"- since {now:%Y-%m-%d %H}"] * 2, "Runbook",
         "Dashboard",
@@ -272,21 +280,52 @@ def test_a_regression_that_the_judge_proves_is_in_the_message_of_its_symptoms(
             url,
             [
                 *alerts_of(options, "ServescopeCutoverDegraded", began=now, plan="chat", verdict="DEGRADED"),
-                *alerts_of(options, "ServescopeRequestsBudgetBurnsFast", began=now),
+                *alerts_of(options, "ServescopeRequestsBudgetBurnsFast", began=now, value=1.0),
                 *alerts_of(options, "ServescopeNewStackWorse", began=now),
             ],
         )
         chat.wait_for(1)
         send(url, options, "ServescopeJudgeGone", plan="chat")
         posts = {receiver: sent["attachments"][0]["title"] for receiver, sent in chat.wait_for(2)}
-    verdict, burns, gone = (
-        ALERTS[f"Servescope{name}"].summary for name in ("CutoverDegraded", "RequestsBudgetBurnsFast", "JudgeGone")
-    )
 
     assert posts == {
-        "page": f"[FIRING 2] critical: chat-v2 (live): {burns} {verdict}",
-        "ticket": f"[FIRING 1] warning: chat-v2 (live): {gone}",
+        "page": "chat-v2: 100 % of requests fail +1 more (critical, live)",
+        "ticket": "chat-v2: judge of cutover is gone (warning, live)",
     }
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_the_first_sixty_characters_say_what_is_wrong_and_where(amtool: Path, tmp_path: Path, name: str) -> None:
+    """Also of a name of 40 characters, while three others fire there; all of it, with the rest, follows."""
+    alert = ALERTS[name]
+    long, short = "llama-3-3-70b-instruct-fp8-eu-west-1-aaa", "llama-3-3-…-west-1-aaa"
+    places = dict.fromkeys(("deployment_id", "model_name", "plan", "customer", "instance"), long)
+    (shown,) = alerts_of(Options(), name, value=0.99 if "humanizePercentage" in alert.headline else 123.0, **places)
+    named = [label for label in places if label in shown["labels"]]
+    own, lists = shown["annotations"]["headline"], alert.lists is not None
+    where = short if named else "servescope"
+
+    title = headline_of(amtool, tmp_path, [shown] * 4)
+    over = headline_of(amtool, tmp_path, [{**shown, "status": "resolved"}])
+
+    assert len(own) <= MOST_CHARACTERS or lists
+    assert not {"{", "[", "."} & set(own)
+    assert title[:60].startswith(f"{where}: {own}{' +3 more' if not lists else ''}")
+    assert over[:60].startswith(f"RESOLVED {where}: {own}")
+    assert title.endswith(f", {long})") is bool(named)
+    assert f"({alert.severity}" in title
+
+
+def headline_of(amtool: Path, folder: Path, alerts: Sequence[Mapping[str, Any]]) -> str:
+    """The headline of a message of these alerts, firing ones unless they say otherwise."""
+    (folder / "servescope.tmpl").write_text(render_templates(), encoding="utf-8")
+    data = {"alerts": [{"status": "firing", **alert} for alert in alerts]}
+    (folder / "data.json").write_text(json.dumps(data), encoding="utf-8")
+    command = [
+        str(amtool), "template", "render", f"--template.glob={folder}/*.tmpl", f"--template.text={HEADLINE}",
+        f"--template.data={folder / 'data.json'}",
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
@@ -299,7 +338,7 @@ def test_a_message_of_many_replicas_stays_readable(alertmanager: Path, tmp_path:
         ((_, post),) = chat.wait_for(1)
     lines = post["attachments"][0]["text"].splitlines()
 
-    assert post["attachments"][0]["title"].startswith("[FIRING 64] critical: chat-v2 (live): ")
+    assert post["attachments"][0]["title"].startswith("chat-v2: 2 requests hang, no token +63 more (")
     assert [line[:10] for line in lines[:20]] == ["- since 20"] * 20
     assert [line.partition(":")[0] for line in lines[20:]] == ["Runbook", "Dashboard", "… and 44 more", "Silence"]
 
@@ -342,6 +381,34 @@ def test_a_page_lists_what_else_fires_there(both_promtools: Path, tmp_path: Path
     assert failures(both_promtools, tmp_path, {"page": suite}) == {}
 
 
+def test_a_ticket_names_the_metrics_that_are_missing(both_promtools: Path, tmp_path: Path) -> None:
+    """Of its target alone; where nothing lists them, it says that there are such."""
+    alert = ALERTS["ServescopeMetricsMissing"]
+    known, unknown = {**TARGET, "replica": "r0"}, {**TARGET, "replica": "r1"}
+    lacking = [{**known, "metric": metric} for metric in ("requests_total", "queued_requests")]
+    series = {"servescope_target_missing_metrics": [known, unknown], "servescope_target_lacks": lacking}
+
+    def named(target: Mapping[str, str], names: str) -> dict[str, Any]:
+        expected = firing(alert, target, 1.0)
+        for key in ("headline", "description"):
+            expected["exp_annotations"][key] = expected["exp_annotations"][key].replace("metrics", names, 1)
+        return expected
+
+    listed = named(known, "queued_requests, requests_total")
+    test = {
+        "name": "a ticket", "interval": "1m",
+        "input_series": [
+            {"series": _series(name, labels), "values": "1x15"} for name, each in series.items() for labels in each
+        ],
+        "alert_rule_test": [
+            {"eval_time": "12m", "alertname": alert.name, "exp_alerts": [listed, firing(alert, unknown, 1.0)]}
+        ],
+    }  # fmt: skip
+
+    assert listed["exp_annotations"]["headline"] == "lacks queued_requests, requests_total"
+    assert failures(both_promtools, tmp_path, {"ticket": Suite([test], alert_groups([alert]))}) == {}
+
+
 def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
     alertmanager: Path, tmp_path: Path, chat: Chat
 ) -> None:
@@ -362,10 +429,10 @@ def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
         titles = [(receiver, post["attachments"][0]["title"]) for receiver, post in chat.wait_for(4)]
 
     assert sorted(titles) == [
-        ("page", "[FIRING 1] critical: moving (live): A replica accepts requests but processes no tokens."),
-        ("ticket", "[FIRING 1] warning: later (live): Requests arrive faster than they are served."),
-        ("ticket", "[FIRING 1] warning: new (live): More requests fail on the new stack than on the old one."),
-        ("ticket", "[FIRING 1] warning: staying (live): Requests arrive faster than they are served."),
+        ("page", "moving: 2 requests hang, no token (critical, live, replica r0)"),
+        ("ticket", "later: queue of 2 grows (warning, live)"),
+        ("ticket", "new: more errors than before (warning, live)"),
+        ("ticket", "staying: queue of 2 grows (warning, live)"),
     ]
 
 

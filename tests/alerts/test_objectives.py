@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from alerts.__main__ import GENERATED
+from alerts.objectives import objective_group
+from alerts.options import make_options
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.promises import LATENCIES, edges_of, objectives_of
@@ -169,3 +171,57 @@ def test_a_few_failures_page_nobody_unless_they_are_all_there_is(promtool: Path,
         ]
 
     assert _unexpected(promtool, tmp_path, given, checks, name) == {}
+
+
+# --- Of some deployments ----------------------------------------------------------------------------------------------
+
+
+CHOSEN = {
+    "sources": ["vllm"],
+    "objectives_of": [
+        {"deployment_id": "chat", "time_to_first_token": {"goal": 0.95, "seconds": 0.5}, "requests": {"goal": 0.95}},
+        {"environment": "e", "deployment_id": "firm", "requests": {"goal": 0.9999}},
+        {"environment": "e", "requests": {"goal": 0.99}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_deployment_is_judged_by_the_first_table_with_its_labels(both_promtools: Path, tmp_path: Path) -> None:
+    """By its goal, and by the latency that it is promised; another by what all others are, and the message says it."""
+    options = make_options({"alerts": CHOSEN}, origin="options.toml")
+    late, failing = (f"Servescope{name}BudgetBurnsFast" for name in ("TimeToFirstToken", "Requests"))
+    alerts = options.alerts()
+    groups = [objective_group(options), *alert_groups([alerts[late], alerts[failing]], options)]
+    given: list[dict[str, str]] = []
+    checks = []
+    # All have first tokens between 0.5 and 2.5 s, and a share of the requests fails.
+    for name, failed, fails in (
+        ("chat", 0.2, False),
+        ("code", 0.2, True),
+        ("else", 0.01, False),
+        ("firm", 0.01, True),
+    ):
+        given += _of_deployment(name, _ended(_rising(60 * (1 - failed)), _rising(60 * failed)))
+        given += _of_deployment(name, _latencies("vllm", "time_to_first_token", 0.9, 2.5))
+        checks.append(_firing(failing, name, at=HOURS * 60 - 1, fires=fails))
+        checks.append(_firing(late, name, at=HOURS * 60 - 1, fires=name == "chat"))
+    story = {"name": "objectives", "interval": "1m", "input_series": given, "promql_expr_test": checks}
+    promised = (
+        '{{ if and (eq $labels.deployment_id "chat") }}95 % of requests have their first token within 0.5 s{{ else }}'
+    )
+
+    assert failures(both_promtools, tmp_path, {"some": Suite([story], groups)}) == {}
+    assert promised in alerts[late].description
+
+
+def test_what_some_deployments_are_promised_adds_a_rule_to_each_objective() -> None:
+    """However many they are."""
+
+    def count(tables: list[dict[str, Any]]) -> int:
+        options = make_options({"alerts": {"objectives_of": tables}}, origin="options.toml")
+        return len(objective_group(options)["rules"])
+
+    tables = [{"deployment_id": f"d{number}", "requests": {"goal": 0.95}} for number in range(50)]
+
+    assert count(tables) == count(tables[:1]) == count([]) + 1

@@ -374,7 +374,7 @@ def test_the_example_has_every_option() -> None:
     assert document.keys() == {each.name for each in fields(CommonOptions) if each.name != "choices"} | {"alerts"}
     assert list(document["labels"]) == list(IDENTITY_LABELS)
     assert document["thresholds"].keys() == {figure.name for figure in FIGURES.values() if figure.band}
-    assert alerts.keys() == {setting.key for setting in ALERT_SETTINGS}
+    assert alerts.keys() == {setting.key for setting in ALERT_SETTINGS} - {"objectives_of"}
     assert list(alerts["bounds"]) == list(BOUNDS)
     assert list(alerts["objectives"]) == list(OBJECTIVES)
     assert list(alerts["receivers"]) == list(DEFAULT_RECEIVERS)
@@ -596,6 +596,21 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"sources": ["dynamo-frontend"], "objectives": {"time_per_output_token": {"goal": 0.95}}}},
      "expected no such objective: none of the sources shows time_per_output_token_seconds"),
     # Its fast alert could never fire: 14.4 times what such a budget allows is more than all requests.
+    ({"alerts": {"objectives_of": [{"tenant": "a", "requests": {"goal": 0.95}}]}},
+     "unknown key 'alerts.objectives_of[0].tenant'; known: model_name, deployment_id, inference_stack, environment, "),
+    ({"alerts": {"objectives_of": [{"environment": "live"}]}},
+     "alerts.objectives_of[0]: has environment, expected one or more of model_name, deployment_id, inference_stack, "),
+    ({"alerts": {"objectives_of": [{"requests": {"goal": 0.95}}]}}, "alerts.objectives_of[0]: has requests, expected "),
+    ({"alerts": {"objectives_of": [{"environment": 'a"b', "requests": {"goal": 0.95}}]}},
+     "alerts.objectives_of[0].environment: 'a\"b' is wrong, expected the value of a label, without quotes"),
+    ({"alerts": {"sources": ["vllm"], "objectives_of": [
+        {"environment": "live", "time_to_first_token": {"seconds": 2}},
+    ]}}, "alerts.objectives_of[0].time_to_first_token.seconds: 2 is wrong, expected an edge of the histogram: vllm h"),
+    ({"alerts": {"objectives_of": [
+        {"environment": "live", "requests": {"goal": 0.95}},
+        {"deployment_id": "chat", "environment": "live", "requests": {"goal": 0.99}},
+    ]}}, "alerts.objectives_of[1].requests: never counts, as alerts.objectives_of[0] has all deployments of "
+     "deployment_id chat environment live and the first counts; expected it before that one"),
     ({"alerts": {"objectives": {"requests": {"goal": 0.9}}}}, "alerts.objectives.requests.goal: 0.9 is wrong, "
      "expected a share of at least 0.94 and below 1"),
     # These would always hold, or never.

@@ -86,6 +86,7 @@ def test_a_notification_says_what_where_and_what_to_do(alert: Alert) -> None:
     assert "{{" not in annotations["summary"]
     assert set(re.findall(r"\$labels\.(\w+)", annotations["description"])) <= set(labels_of(alert.condition))
     assert all("humanize" in value for value in re.findall(r"{{ (\$value.*?) }}", annotations["description"]))
+    assert set(re.findall(r"\$labels\.(\w+)", annotations["headline"])) <= set(labels_of(alert.condition))
     assert re.fullmatch(rf"https?://\S+[/=]{alert.name}", annotations["runbook_url"])
     assert alert.figure in FIGURES or alert.figure in OWN_METRICS
 
@@ -171,7 +172,7 @@ def test_a_per_cent_sign_has_one_form() -> None:
     values = [each for each in re.findall(r"{{ \$value \|[^}]*}}", text) if "Percentage" in each]
 
     assert values
-    assert set(values) == {PERCENT}
+    assert {each.replace('printf "%.2g" | ', "") for each in values} == {PERCENT}
     assert re.findall(r"\d%", text) == []
 
 

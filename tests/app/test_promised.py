@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 from app import readings
 from app.promised import promises_of
 from servescope.cli import main
+from servescope.console import RULES_VARIABLE
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Identity
 from servescope.contract.objectives import OBJECTIVES
@@ -65,6 +67,19 @@ def test_engines_are_held_to_what_the_rules_hold_them_to(
 ) -> None:
     """vLLM, which has the time per output token, to no gap between tokens; releases of Dynamo to their own edges."""
     assert readings.objective_line(BETWEEN, promises_of([target(source, versions)])) == line
+
+
+def test_a_deployment_has_the_promises_that_the_rules_make_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its labels."""
+    options = tmp_path / "options.toml"
+    table = '[[alerts.objectives_of]]\ndeployment_id = "chat"\ntime_to_first_token = {seconds = 0.5}\n'
+    options.write_text(f'[alerts]\nsources = ["vllm"]\n{table}', encoding="utf-8")
+    monkeypatch.setenv(RULES_VARIABLE, str(options))
+    code = replace(target("vllm"), identity=Identity("llama", "code", "v1"))
+
+    lines = [readings.objective_line(FIRST_TOKEN, promises_of([each])) for each in (target("vllm"), code)]
+
+    assert lines == [(0.5, "objective 500 ms"), (2.5, "objective 2.5 s")]
 
 
 def test_without_a_known_source_every_edge_is_named() -> None:

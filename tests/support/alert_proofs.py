@@ -431,7 +431,10 @@ def _burning(name: str, severity: str) -> Proof:
         silent[f"at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at}
         silent[f"the short window at {row.factor:g} times"] = {records[row.short]: at, records[row.long]: at * 2}
         silent[f"the long window at {row.factor:g} times"] = {records[row.short]: at * 2, records[row.long]: at}
-    also: dict[str, tuple[Mapping[str, float | str | None], float]] = {"the second row": fires[1]}
+    also: dict[str, tuple[Mapping[str, float | str | None], float]] = {
+        "the second row": fires[1],
+        "all of a sudden": ({**fires[0][0], records[rows[0].short]: 0.97}, 0.97),
+    }
     for number, row in enumerate(rows):
         ended, both = ended_in[row.long], (records[row.short], records[row.long])
         enough, every = BAD_REQUESTS.value, ALL_BAD_REQUESTS.value
@@ -500,10 +503,6 @@ def _process_down(job: str) -> Proof:
 def _probed(failed: float) -> dict[str, float | str | None]:
     """A hundred probes a second, of which a share fails: ten by the translator's own mistake."""
     return {_PROBES["ok"]: 100 * (1 - failed), _PROBES["timeout"]: 100 * failed - 10}
-
-
-def _translators(instance: str, version: str) -> str:
-    return own("servescope_probe_build_info", instance=instance, version=version)
 
 
 def _keeps_increasing(name: str, **labels: str) -> Proof:
@@ -1461,14 +1460,6 @@ PROOFS: Mapping[str, Proof] = {
         labels={"instance": "c"}, lag=9, open_lag=8,
     ),
     "ServescopeProbesRefused": _keeps_increasing("servescope_probe_refused_total", reason="target"),
-    "ServescopeTranslatorVersionsMixed": Proof(
-        {_translators("a", "1"): 1.0, _translators("b", "1"): 1.0},
-        {_translators("b", "1"): None, _translators("b", "2"): 1.0}, 2.0,
-        {"one more": {_translators("c", "1"): 1.0}, "replaced": {
-            _translators("a", "1"): STALE, _translators("b", "1"): STALE, _translators("a", "2"): 1.0,
-        }},
-        labels={}, late=5, open_late=4,
-    ),
     "ServescopeEventLoopLags": Proof(
         {own(f"{_LAG}_sum", instance="c"): 0.001, own(f"{_LAG}_count", instance="c"): 1.0},
         {own(f"{_LAG}_sum", instance="c"): LOOP_LAG.value * _HAIR}, LOOP_LAG.value * _HAIR,

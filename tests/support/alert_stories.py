@@ -235,6 +235,11 @@ def rendered(text: str, labels: Mapping[str, str], value: float) -> str:
     )
     text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels.get(match[1], ""), text)
     text = re.sub(r"{{ \$labels\.(\w+) \| urlquery }}", lambda match: quote_plus(labels.get(match[1], "")), text)
+    text = re.sub(r"{{ with printf .*?{{ end }}{{ else }}(.*?){{ end }}", r"\1", text)
+    for digits in re.findall(r'\$value \| printf "%\.(\d)g"', text):
+        short = float(f"{value:.{digits}g}")
+        text = text.replace(PERCENT.replace("$value", f'$value | printf "%.{digits}g"'), f"{_general(short * 100)} %")
+        text = text.replace(f'{{{{ $value | printf "%.{digits}g" | humanize }}}}', _humanized(short))
     text = text.replace(PERCENT, f"{_general(value * 100)} %")
     text = text.replace("{{ $value | humanize }}", _humanized(value))
     text = text.replace("{{ $value | humanizeDuration }}", _duration(value))

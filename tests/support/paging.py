@@ -72,6 +72,7 @@ class Scene:
         self.receivers = Receivers()
         self.failed = 0.0
         self.up = True
+        self.lacking = False
         self.configure(alerting)
         self.open()
 
@@ -89,11 +90,12 @@ class Scene:
     async def _fetch(self, target: Target, _: Limits, /) -> bytes:
         if not self.up:
             raise FetchError("unreachable", "cannot connect: Connection refused")
-        return (
+        replicas = (
             'replica_count_by_status{deployment_id="x",status="active"} 1\n'
             f'replica_count_by_status{{deployment_id="x",status="failed"}} {self.failed}\n'
-            f'requests_total{{deployment_id="x",outcome="ok"}} {self.seconds - START}\n'
-        ).encode()
+        )
+        requests = f'requests_total{{deployment_id="x",outcome="ok"}} {self.seconds - START}\n'
+        return (requests if self.lacking else replicas + requests).encode()
 
     async def step(self, seconds: float = 15.0) -> None:
         """Advance the clock, scrape, evaluate, and let notifications be sent."""

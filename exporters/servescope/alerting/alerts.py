@@ -21,6 +21,7 @@ from servescope.alerting.clocks import CLOCK_ALERTS
 from servescope.alerting.cutover import CUTOVER_ALERTS
 from servescope.alerting.exporting import EXPORT_ALERTS
 from servescope.alerting.exposure import EXPOSURE_ALERTS
+from servescope.alerting.headlines import headline
 from servescope.alerting.judging import JUDGE_ALERTS
 from servescope.alerting.memory import MEMORY_ALERTS
 from servescope.alerting.monitoring import MONITORING_ALERTS
@@ -45,7 +46,10 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
         *TELEMETRY_ALERTS, *EXPOSURE_ALERTS, *BLINDNESS_ALERTS, *TRANSLATE_ALERTS, *CLOCK_ALERTS,
         *MONITORING_ALERTS,
     )  # fmt: skip
-    chosen = (replace(alert, for_=choices.waits.get(alert.name, alert.for_)) for alert in alerts)
+    chosen = (
+        replace(alert, for_=choices.waits.get(alert.name, alert.for_), headline=headline(alert.name))
+        for alert in alerts
+    )
     return MappingProxyType({alert.name: resolve(alert, choices, alert.for_) for alert in chosen})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -16,6 +17,8 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.contract.bounds import BOUNDS
+from servescope.contract.expressions import describe_selector
+from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
 from servescope.contract.types import Band, Objective
 from servescope.errors import ConfigurationError
@@ -32,9 +35,12 @@ CHOICE_SETTINGS: Final = (
     Setting("bounds", "{}"),
     Setting("objectives", "{}"),
     Setting("waits", "{}"),
+    Setting("objectives_of", "[]"),
 )
 """The keys of [alerts] that are read here, with their defaults."""
 OBJECTIVE_SETTINGS: Final = (Setting("goal", ""), Setting("seconds", ""))
+OBJECTIVES_OF_SETTINGS: Final = tuple(Setting(key, "") for key in (*GROUP_LABELS, *OBJECTIVES))
+"""The keys of [[alerts.objectives_of]]: the labels of its deployments, and their objectives."""
 
 # The value of a label that is written into expressions and texts.
 LABEL_VALUE: Final = re.compile(r"[^\s\"'\\{}](?:[^\n\r\t\"'\\{}]{0,126}[^\s\"'\\{}])?\Z")
@@ -67,9 +73,7 @@ def read_choices(
     choices = Choices(
         bands=MappingProxyType(dict(bands)),
         bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
-        objectives=_objectives(
-            table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), chosen_sources(table) or engines
-        ),
+        objectives=_objectives(table, chosen_sources(table) or engines),
         waits=_waits(table.table("waits", [Setting(name, "") for name in ALERTS])),
         old_stack=matching(table, "old_stack", CATALOG_CHOICES.old_stack, LABEL_VALUE, A_LABEL_VALUE),
         new_stack=matching(table, "new_stack", CATALOG_CHOICES.new_stack, LABEL_VALUE, A_LABEL_VALUE),
@@ -135,31 +139,66 @@ def _number(table: Table, key: str, least: float, most: float, expected: str) ->
 
 
 def _objectives(table: Table, sources: tuple[str, ...]) -> Mapping[str, Objective]:
-    found = dict(objectives_of(sources))
+    """The objectives, each with those of the deployments that have others."""
+    known = objectives_of(sources)
+    chosen = _chosen_objectives(table.table("objectives", [Setting(name, "") for name in OBJECTIVES]), known, sources)
+    found = {**known, **chosen}
+    others: dict[str, list[tuple[str, Objective]]] = {}
+    for row in table.tables("objectives_of", OBJECTIVES_OF_SETTINGS):
+        labels = [label for label in GROUP_LABELS if label in row.values]
+        if not labels or len(labels) == len(row.values):
+            raise ConfigurationError(
+                f"{row.origin}: {row.path}: has {', '.join(row.values) or 'no key'}, expected one or more of "
+                f"{', '.join(GROUP_LABELS)}, and of {', '.join(OBJECTIVES)}"
+            )
+        where = tuple((label, (matching(row, label, "", LABEL_VALUE, A_LABEL_VALUE),)) for label in labels)
+        own = Table({name: row.values[name] for name in OBJECTIVES if name in row.values}, row.origin, row.path)
+        for name, objective in _chosen_objectives(own, found, sources).items():
+            for path, before in others.setdefault(name, []):
+                if set(before.where) <= set(where):
+                    raise ConfigurationError(
+                        f"{row.origin}: {row.key(name)}: never counts, as {path} has all deployments of "
+                        f"{describe_selector(where)} and the first counts; expected it before that one"
+                    )
+            others[name].append((row.path, replace(objective, where=where)))
+    return MappingProxyType(
+        {
+            name: replace(objective, others=tuple(each for _, each in others.get(name, ())))
+            for name, objective in found.items()
+        }
+    )
+
+
+def _chosen_objectives(
+    table: Table, defaults: Mapping[str, Objective], sources: tuple[str, ...]
+) -> Mapping[str, Objective]:
+    """The objectives in a table, with goals and latencies of the `defaults` where it has none."""
+    found: dict[str, Objective] = {}
     for name in table.values:
         chosen = table.table(name, OBJECTIVE_SETTINGS)
-        goal = OBJECTIVES[name].goal
+        goal = defaults[name].goal if name in defaults else OBJECTIVES[name].goal
         if "goal" in chosen.values:
             goal = _number(
                 chosen, "goal", _LEAST_GOAL, 0.99999, f"a share of at least {_LEAST_GOAL:g} and below 1, such as 0.995"
             )
         if name in LATENCIES:
-            found[name] = _latency(chosen, name, goal, edges_of(name, sources), table)
+            found[name] = _latency(chosen, goal, edges_of(name, sources), table, defaults.get(name, OBJECTIVES[name]))
         elif "seconds" in chosen.values:
             raise chosen.wrong("seconds", f"nothing: {name!r} is no latency")
         else:
             found[name] = request_objective(goal)
-    return MappingProxyType(found)
+    return found
 
 
-def _latency(chosen: Table, name: str, goal: float, edges: Edges, objectives: Table) -> Objective:
+def _latency(chosen: Table, goal: float, edges: Edges, objectives: Table, default: Objective) -> Objective:
     """An objective at a latency that the histogram of at least one engine counts exactly, and all others above it."""
+    name = default.name
     if not edges:
         other = INSTEAD_OF.get(name, "")
         without = f" without {other}, which has an objective of its own" if other else ""
         raise objectives.wrong(name, f"no such objective: none of the sources shows {name}_seconds{without}")
     if "seconds" not in chosen.values:
-        return promise(name, goal, edges)
+        return promise(name, goal, edges, default.edges_seconds[0])
     value = chosen.values["seconds"]
     if isinstance(value, bool) or not any(value in each for releases in edges.values() for each in releases):
         raise chosen.wrong("seconds", f"an edge of the histogram: {list_edges(edges)}")

@@ -19,6 +19,7 @@ from servescope.alerting.columns import NOTHING, Column, Floats, column_of, rest
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels
+from servescope.contract.types import Objective
 from servescope.settings.clock import not_after
 
 _MOST_COMPILED: Final = 4096
@@ -254,6 +255,8 @@ def _term(term: records.Term) -> Callable[[Instant], Column]:
             return _Read(lambda view: view.measured(term))
         case records.BadRatio():
             return _Read(lambda view: view.badness(term))
+        case records.Budget(objective, window):
+            return _budget(objective, _compiled(records.BadRatio(objective, window)))
         case records.RequestsEnded():
             return _Read(lambda view: view.ended(term))
         case records.OverTime():
@@ -277,6 +280,19 @@ def _term(term: records.Term) -> Callable[[Instant], Column]:
             return _mapped(_with(_compiled(shifted), by_number), np.add)
         case _:
             assert_never(term)
+
+
+def _budget(objective: Objective, shares: _Part) -> Callable[[Instant], Column]:
+    last = NOTHING
+
+    def compute(at: Instant) -> Column:
+        nonlocal last
+        keys = at.column(shares).keys
+        if keys is not last.keys:
+            last = Column(keys, np.array([objective.of(dict(labels)).budget for labels in keys.labels]))
+        return last
+
+    return compute
 
 
 def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) -> Callable[[Instant], Column]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from servescope.alerting import records
-from servescope.alerting.choices import Choices, bound
+from servescope.alerting.choices import Choices, bound, in_words
 from servescope.alerting.violations import violation_runbook
 from servescope.contract.bounds import ALL_BAD, ALL_BAD_REQUESTS, BAD_REQUESTS
 from servescope.contract.objectives import BURN_WINDOWS
@@ -32,12 +32,14 @@ def _burn_alert(objective: Objective, severity: str) -> records.Alert:
     rows = [row for row in BURN_WINDOWS if row.severity == severity]
     camel = "".join(word.capitalize() for word in objective.name.split("_"))
     is_fast = severity == "critical"
+    shown = " or ".join(in_words(row.short) for row in rows)
     return records.Alert(
         f"Servescope{camel}Budget{'BurnsFast' if is_fast else 'Burns'}",
         "critical" if is_fast else "warning", "slo", f"slo-{objective.name.replace('_', '-')}",
         records.Any(tuple(_burns(objective, row) for row in rows)),
         f"{objective.title}: the error budget is burning {'fast' if is_fast else 'too fast'}.",
-        f"{records.PERCENT} of the {objective.counts} of {records.WHO} violate the objective: {objective.promise}.",
+        f"{records.PERCENT} of the {objective.counts} of {records.WHO} within the last {shown} "
+        f"violated the objective: {_promised(objective)}.",
         violation_runbook(objective, rows, is_fast=is_fast),
         "requests", _FIGURES[objective.name], for_="2m" if is_fast else "15m", keep_firing_for="10m",
         waits_less="both windows must burn, the longer one for an hour or more" if is_fast else "",
@@ -46,12 +48,27 @@ def _burn_alert(objective: Objective, severity: str) -> records.Alert:
 
 def _burns(objective: Objective, window: BurnWindow) -> records.Condition:
     """The error budget burns more than `factor` times too fast over both windows, by more than a few requests."""
-    limit = round(window.factor * objective.budget, 12)
     return records.All((
-        records.Compare(records.BadRatio(objective, window.long), ">", limit),
-        records.Compare(records.BadRatio(objective, window.short), ">", limit),
+        # The value that is shown is of now: at the crossing, the longer window is full of what was well before.
+        _is_above(objective, window.short, window.factor),
+        _is_above(objective, window.long, window.factor),
         _are_not_few(objective, window.long),
     ))  # fmt: skip
+
+
+def _is_above(objective: Objective, window: str, factor: float) -> records.Condition:
+    budget = records.Scaled(records.Budget(objective, window), factor)
+    limit = budget if objective.others else round(factor * objective.budget, 12)
+    return records.Compare(records.BadRatio(objective, window), ">", limit)
+
+
+def _promised(objective: Objective) -> str:
+    """What a deployment is promised, as a template."""
+    text = objective.promise
+    for other in reversed(objective.others):
+        where = " ".join(f'(eq $labels.{label} "{value}")' for label, (value,) in other.where)
+        text = f"{{{{ if and {where} }}}}{other.promise}{{{{ else }}}}{text}{{{{ end }}}}"
+    return text
 
 
 def _are_not_few(objective: Objective, window: str) -> records.Condition:

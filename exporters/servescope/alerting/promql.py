@@ -115,6 +115,8 @@ class ConditionCompiler(ABC):
                 return self._measured(term)
             case records.BadRatio():
                 return self._badness(term)
+            case records.Budget():
+                return self._budget(term)
             case records.RequestsEnded():
                 return self._ended(term)
             case records.OverTime(function, shown, window, before):
@@ -208,6 +210,9 @@ class ConditionCompiler(ABC):
     def _badness(self, badness: records.BadRatio) -> str: ...
 
     @abstractmethod
+    def _budget(self, budget: records.Budget) -> str: ...
+
+    @abstractmethod
     def _ended(self, ended: records.RequestsEnded) -> str: ...
 
     @abstractmethod
@@ -249,6 +254,9 @@ class _RuleCompiler(ConditionCompiler):
 
     def _badness(self, badness: records.BadRatio) -> str:
         return badness.objective.record(badness.window)
+
+    def _budget(self, budget: records.Budget) -> str:
+        return budget.objective.record_budget
 
     def _ended(self, ended: records.RequestsEnded) -> str:
         return record_ended(ended.window)

@@ -7,6 +7,7 @@ FigureRef             a figure, as recorded
 SelfMetric            one of the collector's own series
 AdHocExpression       an expression of the contract's counters and gauges that is no figure
 BadRatio              the bad share of an objective over one of its windows
+Budget                the share that may be bad of an objective
 RequestsEnded         how many requests ended over a window of objectives
 OverTime              the average, maximum, minimum or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
@@ -87,6 +88,14 @@ def by_replica(figure: str) -> AdHocExpression:
 @dataclass(frozen=True, slots=True)
 class BadRatio:
     """The bad share of an objective over a window."""
+
+    objective: Objective
+    window: str
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The share that may be bad of an objective, of each deployment with a bad share over a window."""
 
     objective: Objective
     window: str
@@ -180,8 +189,8 @@ class Shifted:
 
 
 Term = (
-    FigureRef | SelfMetric | AdHocExpression | BadRatio | RequestsEnded | OverTime | Extreme | Total | Subquery | Count
-    | Quotient | Product | Scaled | Shifted
+    FigureRef | SelfMetric | AdHocExpression | BadRatio | Budget | RequestsEnded | OverTime | Extreme | Total | Subquery
+    | Count | Quotient | Product | Scaled | Shifted
 )  # fmt: skip
 
 
@@ -313,6 +322,8 @@ class Alert:
     inhibits the warnings of its `family`. `figure` is shown by a panel of `dashboard`, that with the title `panel` if
     given (see `servescope.alerting.links`). `waits_less` is the reason for a `for_` below five minutes. An alert that
     fires stays active while `lasts` holds, even if its `condition` no longer does; both have the same labels.
+    `headline` is that of `servescope.alerting.headlines`; `LISTED` in it and in the description are the values of the
+    last label of `lists`, of the series with the alert's labels.
     """
 
     name: str
@@ -330,6 +341,8 @@ class Alert:
     waits_less: str = ""
     panel: str = ""
     lasts: Condition | None = None
+    lists: SelfMetric | None = None
+    headline: str = ""
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -347,7 +360,9 @@ ALSO_FIRING: Final = "also_firing"
 WHO: Final = "{{ $labels.deployment_id }} ({{ $labels.model_name }}, {{ $labels.inference_stack }})"
 PERCENT: Final = '{{ $value | humanizePercentage | reReplaceAll "%" " %" }}'
 NUMBER: Final = "{{ $value | humanize }}"
-"""Templates for the deployment and the value in a description."""
+LISTED: Final = "{{ listed }}"
+NOTHING_LISTED: Final = "metrics"
+"""Templates for the deployment, the value and what an alert lists in a description, and what is there without any."""
 
 CAUSE: Final = "cause"
 """The label of what an alert on several causes holds for."""
@@ -370,7 +385,7 @@ def labels_of(value: Term | Condition) -> tuple[str, ...]:
             return by
         case AdHocExpression():
             return value.labels
-        case BadRatio() | RequestsEnded():
+        case BadRatio() | Budget() | RequestsEnded():
             return DEPLOYMENT_LABELS
         case OverTime(_, shown, _, _):
             return labels_of(shown)

@@ -25,6 +25,7 @@ from servescope.alerting.listing import (
 )
 from servescope.alerting.playbooks.failures import TELEMETRY, UNREACHABLE
 from servescope.alerting.records import (
+    LISTED,
     PERCENT,
     WHO,
     Alert,
@@ -44,7 +45,7 @@ from servescope.alerting.records import (
 )
 from servescope.contract.bounds import MOST_GONE, SCRAPE_AGE, SEVERAL_DOWN, TARGETS_DOWN
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS
-from servescope.contract.own_metrics import TARGET_UNDERSTOOD
+from servescope.contract.own_metrics import TARGET_LACKS, TARGET_UNDERSTOOD
 
 _FEW: Final = bound(TARGETS_DOWN)
 
@@ -281,7 +282,7 @@ TELEMETRY_ALERTS: Final = (
         "ServescopeMetricsMissing", "warning", "telemetry", "telemetry",
         Any((Compare(_MISSING, ">", 0.0), Compare(_UNDERSTOOD, "==", 0.0))),
         "A target answers, and metrics of it cannot be read.",
-        f"{_TARGET} answers, and no longer exposes metrics that it exposed before, or no source map reads what it "
+        f"{_TARGET} answers, and no longer exposes {LISTED} that it exposed before, or no source map reads what it "
         "exposes. An upgrade may have renamed them.",
         Runbook(
             "The target answers, but metrics of the contract that it exposed before are missing, or no source map "
@@ -307,5 +308,6 @@ TELEMETRY_ALERTS: Final = (
             "No metric is missing.",
         ),
         "health", "servescope_target_missing_metrics", keep_firing_for="5m",
+        lists=SelfMetric(TARGET_LACKS, (*IDENTITY_LABELS, "metric")),
     ),
 )  # fmt: skip

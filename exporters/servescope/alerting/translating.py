@@ -6,14 +6,10 @@ from typing import Final
 
 from servescope.alerting.choices import bound, waited
 from servescope.alerting.records import (
-    NUMBER,
     PERCENT,
     Alert,
     Compare,
-    Count,
-    Extreme,
     FirstCheck,
-    Present,
     Quotient,
     Runbook,
     SelfMetric,
@@ -26,7 +22,7 @@ _PROCESS: Final = ("instance", "job")
 _AGENTS: Final = SelfMetric(SCRAPED_UP, _PROCESS, (("job", (AGENTS_JOB,)),))
 _TRANSLATORS: Final = SelfMetric(SCRAPED_UP, _PROCESS, (("job", (TRANSLATE_JOB,)),))
 _REFUSED: Final = SelfMetric("servescope_probe_refused_total", ("instance", "reason"), increase_over="10m")
-_PROBES, _BUILD = "servescope_probe_requests_total", "servescope_probe_build_info"
+_PROBES = "servescope_probe_requests_total"
 # `ok` alone of all outcomes begins so.
 _NOT_OK: Final[Matchers] = (("outcome", (Pattern("[^o].*"),)),)
 _FAILED: Final = Quotient(
@@ -34,7 +30,6 @@ _FAILED: Final = Quotient(
     SelfMetric(_PROBES, ("instance",), increase_over="10m"),
 )
 _MOST: Final = bound(FAILED_PROBES)
-_VERSIONS: Final = Extreme("max", SelfMetric(_BUILD, ("version",)), ("version",))
 
 TRANSLATE_ALERTS: Final = (
     Alert(
@@ -134,25 +129,5 @@ TRANSLATE_ALERTS: Final = (
             "10 minutes pass without a refusal.",
         ),
         "health", "servescope_probe_refused_total", for_="15m",
-    ),
-    Alert(
-        "ServescopeTranslatorVersionsMixed", "info", "translate", "servescope",
-        Compare(Count(Present(_VERSIONS)), ">", 1.0),
-        "Translators have different versions.",
-        f"Translators of {NUMBER} versions answer probes.",
-        Runbook(
-            "An upgrade of the translators was not completed. Source maps differ between versions, so a target may be "
-            "read in another way at each scrape.",
-            "Nothing by itself. A metric that only one of the versions translates comes and goes.",
-            "Which of them has which version, and does the rollout go on?",
-            "Complete the upgrade, or take it back.",
-            "An upgrade that takes longer than an hour.",
-            FirstCheck(SelfMetric(_BUILD, ("version",)), "lines of two versions.", "all have the same."),
-            (),
-            "Do not compare figures of before and after meanwhile.",
-            "Nobody at night: whoever began the upgrade, in the morning.",
-            "All have the same version.",
-        ),
-        "health", _BUILD, for_="1h", panel="Translators",
     ),
 )  # fmt: skip

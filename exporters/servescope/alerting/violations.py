@@ -14,6 +14,7 @@ from servescope.alerting.playbooks.latency import FIRST_TOKEN, OUTPUT_TOKENS, SP
 from servescope.alerting.playbooks.routing import PREFIX_CACHE
 from servescope.alerting.records import AdHocExpression, BadRatio, FirstCheck, Runbook
 from servescope.contract.bounds import ALL_BAD_REQUESTS, BAD_REQUESTS
+from servescope.contract.expressions import describe_selector
 from servescope.contract.types import BurnWindow, Objective
 
 _ENOUGH: Final = bound(BAD_REQUESTS)
@@ -96,6 +97,11 @@ _VIOLATIONS: Mapping[str, _Violation] = MappingProxyType(
 )
 
 
+def _promised(objective: Objective) -> str:
+    others = (f"; of {describe_selector(each.where)}, that {each.promise}" for each in objective.others)
+    return objective.promise + "".join(others)
+
+
 def violation_runbook(objective: Objective, rows: Sequence[BurnWindow], *, is_fast: bool) -> Runbook:
     """The runbook of an alert on an objective whose budget burns in one of these ways."""
     violation = _VIOLATIONS[objective.name]
@@ -103,7 +109,7 @@ def violation_runbook(objective: Objective, rows: Sequence[BurnWindow], *, is_fa
     limit = f"{short * 100:.6g}%"
     burn_rates = " or ".join(f"above {row.factor:g} over {row.long} and {row.short}" for row in rows)
     return Runbook(
-        f"The objective is that {objective.promise}. The error budget of {objective.budget * 100:.6g}% over 30 days "
+        f"The objective is that {_promised(objective)}. The error budget of {objective.budget * 100:.6g}% over 30 days "
         f"burns too fast: its burn rate is {burn_rates}.",
         f"{violation.notice} {_MANY if is_fast else _FEW}",
         violation.cause,

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from prometheus_client.metrics_core import Metric
 
 from servescope.contract import openmetrics
+from servescope.contract.expressions import Vector
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.own_metrics import OWN_METRICS, TARGET_UNDERSTOOD
+from servescope.contract.own_metrics import OWN_METRICS, TARGET_LACKS, TARGET_UNDERSTOOD
 from servescope.contract.samples import (
     Labels,
     Sample,
@@ -25,6 +26,7 @@ from servescope.contract.samples import (
     escape_label_value,
     format_series,
     format_value,
+    make_labels,
 )
 from servescope.store.records import TargetStatus
 
@@ -210,10 +212,18 @@ def read_target_gauge(name: str, targets: Iterable[tuple[TargetStatus, Labels]])
     return [(labels, found) for target, labels in targets if (found := value(target)) is not None]
 
 
+def read_lacking(targets: Iterable[tuple[TargetStatus, Labels]]) -> Vector:
+    """The metrics that targets lack, one by one, by their labels and `metric`."""
+    return {
+        make_labels((*labels, ("metric", name))): 1.0 for target, labels in targets for name in target.missing_metrics
+    }
+
+
 def _target_gauges(targets: Sequence[TargetStatus]) -> list[Gauges]:
     shown = [(target, target.identity.labels()) for target in targets if target.last_scrape_ms is not None]
     return [
         *(Gauges(name, read_target_gauge(name, shown)) for name in TARGET_GAUGES),
+        Gauges(TARGET_LACKS, list(read_lacking(shown).items())),
         Gauges("servescope_target_info", [(target.info_labels(), 1.0) for target, _ in shown]),
     ]
 

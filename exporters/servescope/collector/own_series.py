@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from servescope.collector.exposition import TARGET_GAUGES, Gauges, read_target_gauge
+from servescope.collector.exposition import TARGET_GAUGES, Gauges, read_lacking, read_target_gauge
 from servescope.collector.fleet import TargetRegistry
 from servescope.collector.paging.manager import AlertManager
 from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.collector.telemetry import Telemetry
 from servescope.contract.expressions import Vector
-from servescope.contract.own_metrics import SCRAPE_AGE_SERIES
+from servescope.contract.own_metrics import SCRAPE_AGE_SERIES, TARGET_LACKS
 from servescope.contract.samples import make_labels
 
 CONFIGURED_TRAFFIC: Final = "servescope_configured_traffic_ratio"
@@ -55,6 +55,7 @@ class OwnSeries:
         for name in TARGET_GAUGES:
             if name in names:
                 found[name] = dict(read_target_gauge(name, scraped))
+        found[TARGET_LACKS] = read_lacking(scraped)
         found[_TARGETS] = self._counted_targets()
         found[SCRAPE_AGE_SERIES] = dict(fleet.scrape_ages())
         found[CONFIGURED_TRAFFIC] = self._configured_traffic()

@@ -303,6 +303,11 @@ def is_per_second(expression: Expression) -> bool:
             assert_never(expression)
 
 
+def describe_selector(where: Matchers) -> str:
+    """Matchers of one value each as text."""
+    return " ".join(f"{label} {value}" for label, (value,) in where)
+
+
 def matches(labels: Mapping[str, str], where: Matchers) -> bool:
     """Whether every label has one of its values; one that is absent has the empty value, as in Prometheus."""
     return all(_is_one_of(labels.get(label, ""), values) for label, values in where)

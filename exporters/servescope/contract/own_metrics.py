@@ -58,6 +58,7 @@ SCRAPE_AGE_SERIES = "servescope_target_scrape_age_seconds"
 """Its series are there while the target is listed, whether its scrapes succeed or not."""
 
 TARGET_UNDERSTOOD = "servescope_target_understood"
+TARGET_LACKS = "servescope_target_lacks"
 """1 where a source map reads what a target exposes, 0 where none does; absent while its scrapes fail."""
 
 UNSEEN_SERIES = "servescope_target_unseen"
@@ -262,6 +263,11 @@ _COLLECTOR = (
         "Contract metrics that the target exposed before and does not expose now; without a collector, within the last "
         "hour.",
         IDENTITY_LABELS, absent="there is no target, or none was scraped yet",
+    ),
+    OwnMetric(
+        TARGET_LACKS, "gauge", "state",
+        "1 for each contract metric that the target exposed before and does not expose now.",
+        (*IDENTITY_LABELS, "metric"), absent="no target lacks a metric",
     ),
     OwnMetric(
         SCRAPE_AGE_SERIES, "gauge", "seconds",

@@ -10,7 +10,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Literal, get_args
 
-from servescope.contract.expressions import Expression, FractionAbove, Increase, Rate, Ratio
+from servescope.contract.expressions import Expression, FractionAbove, Increase, Matchers, Rate, Ratio, matches
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.errors import UsageError
 
@@ -223,7 +223,8 @@ class Bound:
 class Objective:
     """What users are promised: the share `goal` of requests, over 30 days, is not among `bad`.
 
-    `bad` is a share, 0 … 1, as an expression over a window; `counts` is what it is a share of.
+    `bad` is a share, 0 … 1, as an expression over a window; `counts` is what it is a share of. `others` are what the
+    deployments with the labels `where` are promised instead, of which the first with a deployment's labels counts.
     """
 
     name: str
@@ -232,6 +233,12 @@ class Objective:
     bad: Expression
     promise: str
     counts: Literal["requests", "tokens"] = "requests"
+    where: Matchers = ()
+    others: tuple[Objective, ...] = ()
+
+    def of(self, labels: Mapping[str, str]) -> Objective:
+        """What a deployment with these labels is promised."""
+        return next((each for each in self.others if matches(labels, each.where)), self)
 
     @property
     def budget(self) -> float:
@@ -263,6 +270,11 @@ class Objective:
     def record_bad(self, window: str) -> str:
         """The name of the recording rule of what was bad, counted as in `record_all`."""
         return f"deployment:{self.name}_objective_bad:increase{window}"
+
+    @property
+    def record_budget(self) -> str:
+        """The name of the recording rule of the share that may be bad, which is one where there are `others`."""
+        return f"deployment:{self.name}_objective:budget"
 
     def record(self, window: str) -> str:
         """The name of the recording rule of its bad share."""

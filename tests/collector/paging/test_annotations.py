@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import Active
 from servescope.alerting.links import causes_of
+from servescope.alerting.records import LISTED
 from servescope.collector.paging.annotations import Links, annotate, list_others, render
 from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.states import AlertInstance
 from servescope.contract.samples import make_labels
 from servescope.errors import UsageError
 
-FORMS = ("humanize", "humanizePercentage", 'humanizePercentage | reReplaceAll "%" " %"', "humanizeDuration")
+_QUERY = re.compile(r"{{ with printf .*?{{ end }}{{ else }}.*?{{ end }}")
+FORMS = (
+    'printf "%.3g" | humanize', 'printf "%.2g" | humanizePercentage', "humanize", "humanizePercentage",
+    'humanizePercentage | reReplaceAll "%" " %"', "humanizeDuration",
+)  # fmt: skip
 
 
 def _values() -> list[str]:
@@ -65,7 +71,8 @@ def test_every_alert_has_the_annotations_of_its_rule(name: str) -> None:
     cause = next(iter(causes_of(alert)), "")
     labels = {"deployment_id": "chat & more", "model_name": "llama", "cause": cause}
     rendered = annotate(alert, labels, 0.25, Links())
-    assert rendered == {key: render(text, labels, 0.25) for key, text in annotations_of(alert).items()}
+    templates = {key: _QUERY.sub(LISTED, text) for key, text in annotations_of(alert).items()}
+    assert rendered == {key: render(text, labels, 0.25) for key, text in templates.items()}
     assert "{{" not in "".join(rendered.values())
     assert "$labels.deployment_id" not in alert.description or "chat & more" in rendered["description"]
     assert " " not in rendered["dashboard_url"]

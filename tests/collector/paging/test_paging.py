@@ -114,6 +114,18 @@ async def test_a_webhook_is_sent_one_body_for_a_deployment(tmp_path: Path) -> No
         assert last["critical"] == {"ServescopeDeploymentDown", "ServescopeNoActiveReplica"}
 
 
+@pytest.mark.slow
+async def test_a_ticket_names_the_metrics_that_are_missing(tmp_path: Path) -> None:
+    """Those that the page of the target had before, in the headline and in the description."""
+    async with aclosing(Scene(tmp_path)) as scene:
+        await scene.steps(3)
+        scene.lacking = True
+        await scene.steps(45)
+        _, _, sent = scene.receivers.sent("ServescopeMetricsMissing")[-1]
+        assert sent["annotations"]["headline"] == "lacks replica_count_by_status"
+        assert "no longer exposes replica_count_by_status that" in sent["annotations"]["description"]
+
+
 async def test_a_receiver_that_hangs_delays_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Another receiver is notified at the same evaluation."""
     async with aclosing(Scene(tmp_path, ALERTMANAGER + WEBHOOK)) as scene:

@@ -243,7 +243,7 @@ def check_notifications(watch: Watch) -> list[str]:
     """What notifications lack: summary, deployment, runbook, links."""
     found = set()
     for received in watch.received():
-        for name in ("summary", "description", "runbook_url", "dashboard_url"):
+        for name in ("summary", "description", "headline", "runbook_url", "dashboard_url"):
             text = received.annotations.get(name, "")
             if not text or "{{" in text or "<no value>" in text:
                 found.add(f"{received.name}: {name} is {text!r}")
@@ -255,11 +255,10 @@ def check_notifications(watch: Watch) -> list[str]:
 def check_rendered(receivers: Receivers) -> list[str]:
     """What the messages of the templates lack: the headline, a line for each alert, and where to go from there."""
     found = set()
-    summaries = {alert.summary for alert in ALERTS.values()}
     messages = [attachment for sent in receivers.rendered() for attachment in sent.body["attachments"]]
     for message in messages:
         title, text = message["title"], message["text"]
-        if not any(summary in title for summary in summaries) or not title.startswith(("[FIRING", "[RESOLVED")):
+        if not re.fullmatch(r"(?:RESOLVED )?\S.*: \S.* \((?:critical|warning|info)\b.*\)", title):
             found.add(f"a headline is {title!r}")
         if not re.match(r"- (?:since|resolved at) \d{4}-\d\d-\d\d [\d:]+ UTC: \S", text):
             found.add(f"no line for an alert in {text!r}")

@@ -372,7 +372,6 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
             "ServescopeAgentDown", "ServescopeTranslatorDown", "ServescopeProbesFail", "ServescopeProbesRefused",
-            "ServescopeTranslatorVersionsMixed",
         ),
         "a collector scrapes this stack, without translators or agents",
     ),

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote_plus
 
+from servescope.alerting.headlines import with_value
 from servescope.alerting.links import RUNBOOKS, dashboard_path, runbook_url
-from servescope.alerting.records import ALSO_FIRING, Alert
+from servescope.alerting.records import ALSO_FIRING, LISTED, NOTHING_LISTED, Alert
 from servescope.collector.paging.states import AlertInstance
 from servescope.errors import UsageError
 
 _PLACE: Final = re.compile(
     r"\{\{ (?:\$labels\.(?P<label>\w+)(?P<query> \| urlquery)?|"
-    r'\$value \| (?P<form>humanize\w*)(?P<spaced> \| reReplaceAll "%" " %")?) \}\}'
+    r'\$value(?: \| printf "%\.(?P<digits>\d)g")? \| (?P<form>humanize\w*)(?P<spaced> \| reReplaceAll "%" " %")?) \}\}'
 )
 _CASE: Final = re.compile(r"\{\{ if eq \$labels\.(\w+) `([^`]*)` \}\}(.*?)\{\{ end \}\}")
 _CHOICE: Final = re.compile(r"\{\{ if \$labels\.(\w+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
@@ -33,11 +34,17 @@ class Links:
     grafana: str = "http://localhost:3000"
 
 
-def annotate(alert: Alert, labels: Mapping[str, str], value: float, links: Links) -> dict[str, str]:
-    """The annotations of an alert with these labels and this value."""
+def annotate(
+    alert: Alert, labels: Mapping[str, str], value: float, links: Links, listed: Sequence[str] = ()
+) -> dict[str, str]:
+    """The annotations of an alert with these labels, this value and what it lists."""
+    texts = {
+        "summary": alert.summary,
+        "description": alert.description,
+        "headline": with_value(alert.headline),
+    }
     return {
-        "summary": render(alert.summary, labels, value),
-        "description": render(alert.description, labels, value),
+        **{key: render(text, labels, value, listed) for key, text in texts.items()},
         "runbook_url": runbook_url(links.runbooks, alert.name),
         "dashboard_url": f"{links.grafana}/d/{render(dashboard_path(alert), labels, value)}",
     }
@@ -63,10 +70,10 @@ def _is_beside(other: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     )
 
 
-def render(template: str, labels: Mapping[str, str], value: float) -> str:
-    """Render `{{ $labels.x }}` and `{{ $value | humanize… }}`; an absent label is "".
+def render(template: str, labels: Mapping[str, str], value: float, listed: Sequence[str] = ()) -> str:
+    """Render what is `LISTED`, `{{ $labels.x }}` and `{{ $value | humanize… }}`; an absent label is "".
 
-    A space is put before a per cent sign by `| reReplaceAll "%" " %"`.
+    A space is put before a per cent sign by `| reReplaceAll "%" " %"`; `$value | printf "%.2g"` has two digits.
 
     `{{ $labels.x | urlquery }}` escapes the label for a URL. `{{ if $labels.x }}…{{ else }}…{{ end }}` is its first
     part where the label is there, and else its second; ``{{ if eq $labels.x `y` }}…{{ end }}`` is its part where the
@@ -79,9 +86,10 @@ def render(template: str, labels: Mapping[str, str], value: float) -> str:
         if found["label"]:
             text = labels.get(found["label"], "")
             return quote_plus(text) if found["query"] else text
-        text = _FORMS[found["form"]](value)
+        text = _FORMS[found["form"]](float(f"{value:.{found['digits']}g}") if found["digits"] else value)
         return text.replace("%", " %") if found["spaced"] else text
 
+    template = template.replace(LISTED, ", ".join(listed) or NOTHING_LISTED)
     template = _CASE.sub(lambda found: found[3] if labels.get(found[1]) == found[2] else "", template)
     template = _CHOICE.sub(lambda found: found[2] if labels.get(found[1]) else found[3], template)
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):

@@ -166,6 +166,7 @@ class AlertManager:
 
     def _show(self, instance: AlertInstance) -> AlertShown:
         alert, active = ALERTS[instance.alert], instance.active
+        listed = self.view.listed(alert.lists, dict(instance.labels)) if alert.lists else ()
         labels = {
             **dict(self._settings.external_labels), **dict(instance.labels), **alert.labels, "alertname": alert.name
         }  # fmt: skip
@@ -174,7 +175,7 @@ class AlertManager:
             instance.state,
             labels,
             {
-                **annotate(alert, dict(instance.labels), active.value, self._settings.links),
+                **annotate(alert, dict(instance.labels), active.value, self._settings.links, listed),
                 **list_others(alert, dict(instance.labels), self._instances),
             },
             active.value,

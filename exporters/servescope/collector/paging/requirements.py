@@ -42,6 +42,7 @@ class Requirements:
 
 def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirements:
     """The requirements of these alerts, for figures over `window_ms`."""
+    alerts = tuple(alerts)
     conditions = [condition for alert in alerts for condition in records.conditions_of(alert)]
     found = [term for condition in conditions for term in records.terms(condition)]
     pasts: dict[records.FigureRef, int] = {}
@@ -53,6 +54,8 @@ def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirem
                 _raise_to(pasts, shown, duration_ms(window) + duration_ms(before))
             case records.SelfMetric(name, _, _, increase_over) if name not in FOREIGN_SERIES:
                 _raise_to(counters if increase_over else own, name, duration_ms(increase_over))
+    for listed in (alert.lists for alert in alerts if alert.lists):
+        _raise_to(own, listed.name, 0)
     for part in (each for condition in conditions for each in records.within(condition)):
         if isinstance(part, records.Disappeared) and part.own.name not in FOREIGN_SERIES:
             _raise_to(own, part.own.name, duration_ms(part.before))

@@ -55,6 +55,7 @@ class CollectorView:
         self._asked: dict[str, Vector] = {}
         self._own: Mapping[str, Vector] = {}
         self._increases: dict[int, dict[tuple[str, Labels], float]] = {}
+        self._listed: dict[records.SelfMetric, dict[tuple[str, ...], list[str]]] = {}
         self._shares: dict[int, dict[Objective, Vector]] = {}
 
     # --- Updating -----------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ class CollectorView:
     def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
         """Replace the evaluation: its instant, figures, and the collector's own series."""
         self.at_ms, self._asked, self._own = at_ms, {}, own
-        self._increases, self._shares = {}, {}
+        self._increases, self._shares, self._listed = {}, {}, {}
         self._figures = self._vectors(deployments)
         for derivation in deployments.values():
             for name, values in derivation.asked.items():
@@ -151,6 +152,16 @@ class CollectorView:
     def own(self, own: records.SelfMetric, before: str = "") -> Vector:
         """A series of the collector's own now, or at the last evaluation at least `before` ago; or its increase."""
         return self._increase(own) if own.increase_over else self._current(own, before)
+
+    def listed(self, own: records.SelfMetric, labels: Mapping[str, str]) -> list[str]:
+        """The values of the last label of a series of the collector's own now, of those with the other labels."""
+        known = self._listed.get(own)
+        *others, last = own.by
+        if known is None:
+            known = self._listed[own] = {}
+            for found in map(dict, self.own(own)):
+                known.setdefault(tuple(found.get(label, "") for label in others), []).append(found[last])
+        return sorted(known.get(tuple(labels.get(label, "") for label in others), []))
 
     def highest(self, own: records.SelfMetric, window: str) -> Vector:
         """The highest values of a series of the collector's own at the evaluations of a past window."""

@@ -178,9 +178,11 @@ def _worst_lately(query: Query, *, lowest: bool) -> Query:
 
 
 def _values(term: records.Term, compiler: Compiler) -> Iterator[Query]:
-    """The series that alerts compare; for an objective its bad share over the shortest and all long windows."""
+    """The series that alerts compare; for an objective its bad share over windows of pages and tickets."""
     if isinstance(term, records.BadRatio):
-        for window in (BURN_WINDOWS[0].short, *(row.long for row in BURN_WINDOWS)):
+        for window in dict.fromkeys(
+            (BURN_WINDOWS[0].short, BURN_WINDOWS[2].short, *(row.long for row in BURN_WINDOWS))
+        ):
             share = compiler.term(records.BadRatio(term.objective, window))
             yield Query(share, f"{legend(compiler.options, *panels.WHO)} {window}")
     else:

@@ -218,7 +218,7 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         (MINIMAL + 'role = "worker"',
          "deployments[0].targets[0].role: 'worker' is wrong, expected one of aggregated, prefill, decode, router"),
         (MINIMAL + 'source = "vlm"',
-         "deployments[0].targets[0].source: 'vlm' is wrong, expected one of dynamo-frontend"),
+         "deployments[0].targets[0].source: 'vlm' is wrong, expected one of cadvisor, dcgm, dynamo-frontend"),
         (MINIMAL.replace("http://", ""),
          "deployments[0].targets[0].url: '127.0.0.1:8101/metrics' is not a URL, expected one such as 'http://127.0"),
         (MINIMAL + "[[deployments.targets]]\nrole = 'router'", "deployments[0].targets[1]: 'url' is missing"),

@@ -16,6 +16,8 @@ from urllib.request import urlopen
 
 import pytest
 
+from servescope.alerting.alerts import ALERTS
+from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.cli import COMMANDS
 from servescope.emulator.faults.kinds import KINDS
 from servescope.emulator.scenario.scenario import read_scenario
@@ -210,3 +212,11 @@ def test_the_first_example_runs() -> None:
     finally:
         names["server"].close()
     assert re.search(r'(?m)^requests_total\{.*outcome="ok".*\} 1$', page)
+
+
+def test_what_was_received_in_other_names_is_what_the_pages_of_engines_say_is_alive() -> None:
+    """An alert that reached its receiver in an engine's names holds with what its map reads."""
+    text = (DOCS / "alerts.md").read_text(encoding="utf-8")
+    rows = re.findall(r"(?m)^\| `([\w-]+)` \| \[(\w+)\]", text)
+    assert {face for face, _ in rows} == {"sglang", "epp"}
+    assert [row for row in rows if not can_hold(ALERTS[row[1]].condition, metrics_of(row[:1]))] == []

@@ -264,7 +264,7 @@ def _holds(value: float, alert: records.Alert) -> bool:
     def holds(part: records.Condition) -> bool:
         if not isinstance(part, records.Compare) or not isinstance(part.right, float) or not _is_shown(part, alert):
             return True
-        return OPERATORS[part.operator](value, part.right)
+        return bool(OPERATORS[part.operator](value, part.right))
 
     return records.holds_by(_about_panel(alert), holds)
 

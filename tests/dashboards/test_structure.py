@@ -17,7 +17,7 @@ from dashboards.options import DEFAULTS, seconds
 from dashboards.panels import HARM_AXIS, LIMIT
 from dashboards.queries import ALERTS, ALERTS_SINCE, PROGRAMS
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, panel_title
+from servescope.alerting.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, causes_of, panel_title
 from servescope.alerting.promql import alert_promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
@@ -48,8 +48,11 @@ LATELY = {"1h:1m"}
 OVER_TIME = {
     "Error budgets": {"30d:10m", "3d:10m"}, "Time at the replica limit": {"1h:15s"},
     "Requests in total": {"2m:1m"}, "Queued in total": {"2m:1m"},
+    "Scale down loses cache": LOOKED_BACK,
 }  # fmt: skip
-WATCHED_TITLES = {panel_title(alert) for alert in ALERTS_BY_NAME.values()}
+WATCHED_TITLES = {
+    panel_title(each) for alert in ALERTS_BY_NAME.values() for each in (alert, *causes_of(alert).values())
+}
 
 HARM = {
     "New stack errors more",

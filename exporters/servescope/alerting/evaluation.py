@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.alerting import records
-from servescope.alerting.columns import NOTHING, Column, Floats, column_of, restrict
+from servescope.alerting.labelled import NOTHING, Floats, Labelled, labelled_values, restrict
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels
@@ -74,9 +74,9 @@ class Instant:
 
     def __init__(self, view: View) -> None:
         self.view = view
-        self._known: dict[_Part, Column] = {}
+        self._known: dict[_Part, Labelled] = {}
 
-    def column(self, part: _Part) -> Column:
+    def read(self, part: _Part) -> Labelled:
         """The values of a part now."""
         known = self._known.get(part)
         if known is None:
@@ -87,7 +87,7 @@ class Instant:
         """The values of a part now, by their labels."""
         # A product of 0 and infinity is NaN, as in Prometheus.
         with np.errstate(invalid="ignore", over="ignore"):
-            return self.column(part).vector()
+            return self.read(part).vector()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,20 +123,20 @@ def values_of(term: records.Term, at: Instant) -> Vector:
 class _Part:
     """A term or a condition, ready to be computed; equal ones of all alerts are one."""
 
-    compute: Callable[[Instant], Column]
+    compute: Callable[[Instant], Labelled]
 
 
 class _Read:
-    """What is read of a view, as a column whose keys stay the same objects while the labels do."""
+    """What is read of a view, with keys that stay the same objects while the labels do."""
 
     def __init__(self, read: Callable[[View], Vector]) -> None:
         self._read = read
         self._keys = NOTHING.keys
 
-    def __call__(self, at: Instant) -> Column:
-        column = column_of(self._read(at.view), self._keys)
-        self._keys = column.keys
-        return column
+    def __call__(self, at: Instant) -> Labelled:
+        found = labelled_values(self._read(at.view), self._keys)
+        self._keys = found.keys
+        return found
 
 
 @lru_cache(_MOST_COMPILED)
@@ -146,7 +146,7 @@ def _compiled(part: records.Term | records.Condition) -> _Part:
     return _Part(_condition(part) if isinstance(part, records.Condition) else _term(part))
 
 
-def _condition(condition: records.Condition) -> Callable[[Instant], Column]:
+def _condition(condition: records.Condition) -> Callable[[Instant], Labelled]:
     """How to compute for which labels a condition holds, with the values for notifications."""
     match condition:
         case records.Compare(left, operator, right):
@@ -157,7 +157,7 @@ def _condition(condition: records.Condition) -> Callable[[Instant], Column]:
             return _all(_compiled(first), [(_compiled(each), _shared(first, each)) for each in others])
         case records.Any(conditions):
             each_of = [_compiled(each) for each in conditions]
-            return lambda at: reduce(Column.joined, map(at.column, each_of), NOTHING)
+            return lambda at: reduce(Labelled.joined, map(at.read, each_of), NOTHING)
         case records.Because(cause, caused, _):
             return _because(_compiled(caused), (records.CAUSE, cause))
         case records.Except(first, unless):
@@ -176,31 +176,31 @@ def _condition(condition: records.Condition) -> Callable[[Instant], Column]:
 
 def _comparison(
     left: records.Term, compare: Callable[[Floats, Floats | float], NDArray[np.bool_]], right: records.Term | float
-) -> Callable[[Instant], Column]:
+) -> Callable[[Instant], Labelled]:
     of = _compiled(left)
     if isinstance(right, float):
         bound = right
 
-        def compute(at: Instant) -> Column:
-            column = at.column(of)
-            return column.where(compare(column.values, bound))
+        def compute(at: Instant) -> Labelled:
+            found = at.read(of)
+            return found.where(compare(found.values, bound))
 
         return compute
     pair = _pairing(left, right)
 
-    def compute_pairs(at: Instant) -> Column:
-        column, others = pair(at)
-        return column.where(compare(column.values, others))
+    def compute_pairs(at: Instant) -> Labelled:
+        found, others = pair(at)
+        return found.where(compare(found.values, others))
 
     return compute_pairs
 
 
-def _pairing(left: records.Term, right: records.Term) -> Callable[[Instant], tuple[Column, Floats]]:
+def _pairing(left: records.Term, right: records.Term) -> Callable[[Instant], tuple[Labelled, Floats]]:
     """The values of a term that match one of another, with the labels of the result, and those of the other."""
     on = records.open_labels(right)
     kept = records.labels_of(left) if records.is_grouped(left, right) else records.open_labels(left)
     mine, others = _compiled(left), _compiled(right)
-    return lambda at: at.column(mine).paired(at.column(others), on, kept)
+    return lambda at: at.read(mine).paired(at.read(others), on, kept)
 
 
 def _shared(first: records.Condition, other: records.Condition) -> tuple[str, ...]:
@@ -209,30 +209,30 @@ def _shared(first: records.Condition, other: records.Condition) -> tuple[str, ..
     return tuple(label for label in records.open_labels(first) if label in others)
 
 
-def _all(first: _Part, others: Sequence[tuple[_Part, tuple[str, ...]]]) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
-        held = at.column(first)
+def _all(first: _Part, others: Sequence[tuple[_Part, tuple[str, ...]]]) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        held = at.read(first)
         for other, shared in others:
             if not held.values.size:
                 break
-            held = held.where(held.keys.rows_in(at.column(other).keys, shared) >= 0)
+            held = held.where(held.keys.rows_in(at.read(other).keys, shared) >= 0)
         return held
 
     return compute
 
 
-def _except(first: _Part, unless: _Part, shared: tuple[str, ...]) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
-        held = at.column(first)
-        return held.where(held.keys.rows_in(at.column(unless).keys, shared) < 0) if held.values.size else held
+def _except(first: _Part, unless: _Part, shared: tuple[str, ...]) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        held = at.read(first)
+        return held.where(held.keys.rows_in(at.read(unless).keys, shared) < 0) if held.values.size else held
 
     return compute
 
 
-def _because(caused: _Part, cause: tuple[str, str]) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
-        held = at.column(caused)
-        return Column(held.keys.labelled(cause), held.values) if held.values.size else held
+def _because(caused: _Part, cause: tuple[str, str]) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        held = at.read(caused)
+        return Labelled(held.keys.labelled(cause), held.values) if held.values.size else held
 
     return compute
 
@@ -244,7 +244,7 @@ def _disappeared(condition: records.Disappeared, own: records.SelfMetric, before
     return {labels: value for labels, value in past.items() if restrict(labels, same) not in now}
 
 
-def _term(term: records.Term) -> Callable[[Instant], Column]:
+def _term(term: records.Term) -> Callable[[Instant], Labelled]:
     """How to compute the values of a term."""
     match term:
         case records.FigureRef():
@@ -269,7 +269,7 @@ def _term(term: records.Term) -> Callable[[Instant], Column]:
             return _grouped(_compiled(shown), by, np.add, 0.0)
         case records.Count(condition):
             counted = _compiled(condition)
-            return lambda at: column_of({(): float(count)} if (count := at.column(counted).values.size) else {})
+            return lambda at: labelled_values({(): float(count)} if (count := at.read(counted).values.size) else {})
         case records.Quotient(numerator, denominator):
             return _quotient(_pairing(numerator, denominator))
         case records.Product(left, right):
@@ -282,47 +282,49 @@ def _term(term: records.Term) -> Callable[[Instant], Column]:
             assert_never(term)
 
 
-def _budget(objective: Objective, shares: _Part) -> Callable[[Instant], Column]:
+def _budget(objective: Objective, shares: _Part) -> Callable[[Instant], Labelled]:
     last = NOTHING
 
-    def compute(at: Instant) -> Column:
+    def compute(at: Instant) -> Labelled:
         nonlocal last
-        keys = at.column(shares).keys
+        keys = at.read(shares).keys
         if keys is not last.keys:
-            last = Column(keys, np.array([objective.of(dict(labels)).budget for labels in keys.labels]))
+            last = Labelled(keys, np.array([objective.of(dict(labels)).budget for labels in keys.labels]))
         return last
 
     return compute
 
 
-def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
-        column = at.column(of)
-        keys, rows = column.keys.groups(by)
+def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        found = at.read(of)
+        keys, rows = found.keys.groups(by)
         values = np.full(len(keys.labels), first)
-        reduce_to.at(values, rows, column.values)
-        return Column(keys, values)
+        reduce_to.at(values, rows, found.values)
+        return Labelled(keys, values)
 
     return compute
 
 
-def _quotient(pair: Callable[[Instant], tuple[Column, Floats]]) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
+def _quotient(pair: Callable[[Instant], tuple[Labelled, Floats]]) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
         above, below = pair(at)
         kept = above.where(below > 0)
-        return Column(kept.keys, kept.values / below[below > 0])
+        return Labelled(kept.keys, kept.values / below[below > 0])
 
     return compute
 
 
-def _with(of: _Part, number: float) -> Callable[[Instant], tuple[Column, float]]:
-    return lambda at: (at.column(of), number)
+def _with(of: _Part, number: float) -> Callable[[Instant], tuple[Labelled, float]]:
+    return lambda at: (at.read(of), number)
 
 
-def _mapped(pair: Callable[[Instant], tuple[Column, Floats | float]], operate: np.ufunc) -> Callable[[Instant], Column]:
-    def compute(at: Instant) -> Column:
-        column, others = pair(at)
-        return Column(column.keys, operate(column.values, others))
+def _mapped(
+    pair: Callable[[Instant], tuple[Labelled, Floats | float]], operate: np.ufunc
+) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        found, others = pair(at)
+        return Labelled(found.keys, operate(found.values, others))
 
     return compute
 

@@ -80,7 +80,7 @@ class Keys:
         return keys, rows
 
 
-class Column(NamedTuple):
+class Labelled(NamedTuple):
     """Values (n,) and the label sets that they belong to."""
 
     keys: Keys
@@ -90,36 +90,36 @@ class Column(NamedTuple):
         """The values by their labels."""
         return dict(zip(self.keys.labels, self.values.tolist(), strict=True))
 
-    def where(self, kept: NDArray[np.bool_]) -> Column:
+    def where(self, kept: NDArray[np.bool_]) -> Labelled:
         """The values where `kept` (n,) is true."""
         if kept.all():
             return self
-        return Column(self.keys.taken(kept), self.values[kept]) if kept.any() else NOTHING
+        return Labelled(self.keys.taken(kept), self.values[kept]) if kept.any() else NOTHING
 
-    def paired(self, other: Column, on: tuple[str, ...], kept: tuple[str, ...]) -> tuple[Column, Floats]:
+    def paired(self, other: Labelled, on: tuple[str, ...], kept: tuple[str, ...]) -> tuple[Labelled, Floats]:
         """The values that have one of `other` with the same labels in `on`, by those in `kept`, and the other's."""
         rows = self.keys.rows_in(other.keys, on)
         mine = self.where(rows >= 0)
-        return Column(mine.keys.restricted(kept), mine.values), other.values[rows[rows >= 0]]
+        return Labelled(mine.keys.restricted(kept), mine.values), other.values[rows[rows >= 0]]
 
-    def joined(self, other: Column) -> Column:
+    def joined(self, other: Labelled) -> Labelled:
         """These values, and those of `other` for the labels that these have none of."""
         if not self.values.size:
             return other
         if not other.values.size:
             return self
-        return column_of({**other.vector(), **self.vector()})
+        return labelled_values({**other.vector(), **self.vector()})
 
 
 _NO_ROWS: Final = np.zeros(0, dtype=np.intp)
-NOTHING: Final = Column(Keys([]), np.zeros(0))
+NOTHING: Final = Labelled(Keys([]), np.zeros(0))
 
 
-def column_of(vector: Vector, known: Keys = NOTHING.keys) -> Column:
+def labelled_values(vector: Vector, known: Keys = NOTHING.keys) -> Labelled:
     """The values of a vector, with the keys that are `known` where they are the same."""
     labels = list(vector)
     keys = known if labels == known.labels else Keys(labels)
-    return Column(keys, np.fromiter(vector.values(), np.float64, len(labels)))
+    return Labelled(keys, np.fromiter(vector.values(), np.float64, len(labels)))
 
 
 # The same labels are restricted at every evaluation.

@@ -24,7 +24,7 @@ from alerts.rules import alert_groups, alert_rule
 from alerts.templates import render_templates
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.headlines import MOST_CHARACTERS
-from servescope.alerting.links import dashboard_path
+from servescope.alerting.links import causes_of, dashboard_path
 from servescope.alerting.records import labels_of
 from servescope.collector.paging.annotations import Links, annotate, render
 from tests.support.alert_stories import TARGET, firing
@@ -149,15 +149,20 @@ def _alert(
     options: Options, name: str, *, over: bool, began: datetime, value: float, labels: Mapping[str, str]
 ) -> dict[str, Any]:
     alert = ALERTS[name]
-    known = {key: text for key, text in {**DEPLOYMENT, **labels}.items() if key in labels_of(alert.condition)}
+    every = {"cause": next(iter(causes_of(alert)), ""), **DEPLOYMENT, **labels}
+    known = {key: text for key, text in every.items() if key in labels_of(alert.condition)}
     # Rendered as Prometheus does: tests/collector/paging/test_annotations.py.
     annotations = annotate(
         alert, known, value, Links(options.common.runbooks, options.grafana), listed=["requests_total"]
     )
     annotations |= {key: labels.get(key, "") for key in also_firing(alert, options)}
     ends = {"endsAt": (_STARTED + timedelta(minutes=20)).isoformat()} if over else {}
-    every = {"alertname": name, **alert.labels, **known}
-    return {"labels": every, "annotations": annotations, "startsAt": began.isoformat(), **ends}
+    return {
+        "labels": {"alertname": name, **alert.labels, **known},
+        "annotations": annotations,
+        "startsAt": began.isoformat(),
+        **ends,
+    }
 
 
 def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
@@ -211,6 +216,11 @@ def test_a_notification_says_what_is_over(alertmanager: Path, tmp_path: Path, ch
     )
 
 
+def is_over(attachment: Mapping[str, str]) -> bool:
+    """Whether a chat's message says that its alerts are over."""
+    return attachment["title"].startswith("RESOLVED ")
+
+
 def test_the_end_of_a_page_announces_the_ticket(alertmanager: Path, tmp_path: Path, chat: Chat) -> None:
     """The slow burn that the page muted outlasts it: who was woken knows of the ticket before it comes."""
     options = chatting(tmp_path, chat)
@@ -221,8 +231,9 @@ def test_the_end_of_a_page_announces_the_ticket(alertmanager: Path, tmp_path: Pa
         chat.wait_for(1)
         send(url, options, slow)
         send(url, options, fast, over=True, also_firing=slow)
-        _, *later = chat.wait_for(3)
-    texts = {receiver: post["attachments"][0]["text"] for receiver, post in later}
+        posts = chat.wait_for(3)
+    shown = [(receiver, post["attachments"][0]) for receiver, post in posts]
+    texts = {receiver: each["text"] for receiver, each in shown if (receiver == "page") is is_over(each)}
 
     assert texts.keys() == {"page", "ticket"}
     assert f"Beside it at its end: {slow}. A ticket is opened for what lasts.\n" in texts["page"]
@@ -285,7 +296,7 @@ def test_a_regression_that_the_judge_proves_is_in_the_message_of_its_symptoms(
             ],
         )
         chat.wait_for(1)
-        send(url, options, "ServescopeJudgeGone", plan="chat")
+        send(url, options, "ServescopeJudgeGone", cause="gone", plan="chat")
         posts = {receiver: sent["attachments"][0]["title"] for receiver, sent in chat.wait_for(2)}
 
     assert posts == {
@@ -422,7 +433,7 @@ def test_a_page_goes_out_in_a_migration_window_and_an_expected_ticket_does_not(
             send(url, options, "ServescopeQueueGrowing", deployment_id=deployment, rollout_phase=phase)
         send(url, options, "ServescopeUpButNotServing", deployment_id="moving", rollout_phase="promoting")
         # What compares the stacks is about the migration itself.
-        send(url, options, "ServescopeNewStackWorse", deployment_id="new", rollout_phase="promoting")
+        send(url, options, "ServescopeNewStackWorse", cause="errors", deployment_id="new", rollout_phase="promoting")
         chat.wait_for(3)
         # Sent when this one is notified of, what waits would have been too.
         send(url, options, "ServescopeQueueGrowing", deployment_id="later", rollout_phase="stable")

@@ -107,7 +107,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "TimeToFirstTokenBudgetBurns": _FIRST_TOKENS,
         "TimeToFirstTokenBudgetBurnsFast": _FIRST_TOKENS,
         "TrafficGone": "no requests any more",
-        "TrafficSplitNotAsConfigured": f"stack gets[ {_SHARE} of] traffic",
+        "TrafficSplitNotAsConfigured": f"traffic split is off[: {_SHARE}]",
         "TrafficStopped": "no requests any more",
         "TranslatorDown": "translator is down",
         "UpButNotServing": f"[{_NUMBER} ]requests hang, no token",

@@ -940,6 +940,14 @@ PROOFS: Mapping[str, Proof] = {
             "in another phase": ({_UP: STALE, _UP_IN_PHASE: (None, 0.0)}, 0.0, {**TARGET, "rollout_phase": "stable"})
         },
         after={_UP_IN_PHASE: STALE}, labels=TARGET, lead=40,
+        beside=(
+            # One of many that does not come back.
+            Proof(
+                {_UP: 1.0, _COUNTED: 19.0, _COUNTED_DOWN: 0.0}, {_UP: 0.0, _COUNTED_DOWN: 1.0}, 0.0,
+                {"restarted": {_UP: "0 " * 20 + "1", _COUNTED_DOWN: "1 " * 20 + "0"}},
+                labels=TARGET, lag=30, open_lag=29,
+            ),
+        ),
     ),
     "ServescopeTelemetryStale": Proof(
         {_AGE: 15.0, _UP: 1.0}, {_AGE: SCRAPE_AGE.value + 1}, SCRAPE_AGE.value + 1,

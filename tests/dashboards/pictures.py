@@ -138,7 +138,10 @@ def _draw(
     page = open_page(browser, theme, WIDE)
     complaints = _listen(page)
     page.goto(address)
-    page.wait_for_function(f"Object.keys(window.panels).length >= {len(wanted)}", timeout=_SECONDS * 1000)
+    try:
+        page.wait_for_function(f"Object.keys(window.panels).length >= {len(wanted)}", timeout=_SECONDS * 1000)
+    except NotInTime:
+        raise RuntimeError(f"{name}: fewer than {len(wanted)} panels ended; the browser: {complaints}") from None
     # What is below the window is not laid out.
     height = page.evaluate("document.documentElement.scrollHeight")
     page.set_viewport_size({"width": WIDE[0], "height": max(height, WIDE[1])})

@@ -5,7 +5,7 @@ const ALL = "$__all";
 const LABEL_VALUES = /^label_values\((.+), (\w+)\)$/s;
 const REFERENCE = /\$([a-z_]\w*)|\$\{([^}:]+)(?::(\w+))?\}/g;
 
-/** The variables in order, each `{name, label, text, value}`; those of a label are asked for and must have values. */
+/** The variables in order, each `{name, label, text, value}`; those of a label are asked for, and must have values unless all are chosen. */
 export async function readVariables(board, range) {
   const variables = [];
   for (const variable of board.templating.list) {
@@ -37,7 +37,7 @@ async function readChoice(variable, before, range) {
         start: range.from.valueOf() / 1000,
         end: range.to.valueOf() / 1000,
       });
-      if (!values.length) throw new Error(`variable ${variable.name}: ${variable.query.query} has no values`);
+      if (!values.length && !variable.includeAll) throw new Error(`variable ${variable.name}: ${variable.query.query} has no values`);
       return { ...chosen(variable), values };
     }
     default:

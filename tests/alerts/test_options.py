@@ -25,12 +25,14 @@ from dashboards.options import Options as CommonOptions
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.links import CUSTOMERS
+from servescope.alerting.promises import LATENCIES, objectives_of
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import OBJECTIVES
 from servescope.errors import ConfigurationError
+from servescope.sources.map_files import load_sources
 from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
 from tests.support.alert_stories import promtool_tests, rendered
@@ -473,6 +475,20 @@ def test_an_objective_takes_the_edges_of_the_engines_in_use() -> None:
     assert "within 2.2 s." in dynamo.alerts()[alert].description
 
 
+def test_a_source_whose_edges_are_not_known_has_no_objective_of_that_latency() -> None:
+    """It takes nothing from others; and only a source that is not documented has none."""
+    first_token = "time_to_first_token"
+    assert first_token not in objectives_of(("baseten",))
+    assert objectives_of(("baseten", "vllm"))[first_token] == objectives_of(("vllm",))[first_token]
+    without = {
+        name
+        for name, source in load_sources().items()
+        for latency in LATENCIES
+        if (metric := source.metrics[f"{latency}_seconds"]).alternatives and not metric.edges
+    }
+    assert without == {"baseten"}
+
+
 @pytest.mark.slow
 def test_alerts_wait_as_long_as_is_chosen() -> None:
     """In the rule, in the description and in the runbook; other alerts as before, and none at all with 0s."""
@@ -553,7 +569,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"a-b": "a"}}}}, "expected a table of labels such as "),
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"owner": "{{ a }}"}}}}, "for 'owner'"),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
-    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: cadvisor, dcgm, dynamo-frontend, "),
+    ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: baseten, cadvisor, dcgm, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
     ({"alerts": {"evaluation_interval": "10m"}}, "alerts.evaluation_interval: '10m' is wrong, expected a duration of "
      "at most 5m and at most window (5m)"),

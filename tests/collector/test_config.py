@@ -218,7 +218,10 @@ def test_short_interval_lowers_the_default_timeout(tmp_path: Path) -> None:
         (MINIMAL + 'role = "worker"',
          "deployments[0].targets[0].role: 'worker' is wrong, expected one of aggregated, prefill, decode, router"),
         (MINIMAL + 'source = "vlm"',
-         "deployments[0].targets[0].source: 'vlm' is wrong, expected one of cadvisor, dcgm, dynamo-frontend"),
+         "deployments[0].targets[0].source: 'vlm' is wrong, expected one of baseten, cadvisor, dcgm"),
+        (MINIMAL + 'source = "baseten"\nscrape_interval = "9s"',
+         "deployments[0].targets[0].scrape_interval: 9s is too short for Baseten export, at least 10s: it answers an "
+         "organisation six times a minute"),
         (MINIMAL.replace("http://", ""),
          "deployments[0].targets[0].url: '127.0.0.1:8101/metrics' is not a URL, expected one such as 'http://127.0"),
         (MINIMAL + "[[deployments.targets]]\nrole = 'router'", "deployments[0].targets[1]: 'url' is missing"),

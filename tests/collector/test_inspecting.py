@@ -255,7 +255,7 @@ def test_a_long_label_value_takes_memory_in_proportion(
         (["{0}", "{1}", "--seconds", "nan"], 2, "--seconds is nan, expected 0.001 to 1e+09"),
         (["{0}", "{1}", "--seconds", "1e-320"], 2, "--seconds is 1e-320, expected 0.001 to 1e+09"),
         (["http://127.0.0.1:1", "--seconds", "1e300"], 2, "--seconds is 1e+300, expected 0.001 to 1e+09"),
-        (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: cadvisor, dcgm, dynamo-frontend, "),
+        (["{0}", "--source", "vlm"], 2, "unknown source 'vlm', supported: baseten, cadvisor, dcgm, "),
     ],
 )
 def test_bad_arguments_name_the_value(

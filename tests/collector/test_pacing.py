@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
 import pytest
 
 from servescope.collector.scrapes.pacing import Pacer, believe_hold, format_instant, hold_ms
 from servescope.collector.targets.deployments import ScrapeSettings
 from servescope.collector.targets.target import Target
 from servescope.contract.identity import Identity
+from tests.conftest import PAGES
+from tests.support.picker_page import collecting_picker
 
 
 def target(
@@ -61,6 +66,33 @@ def test_turns_are_remembered_while_targets_come_and_go() -> None:
 
     assert host is not None
     assert host.reserve(1_000_001) == 1_010_000
+
+
+def test_a_page_that_is_scraped_too_often_has_a_warning(tmp_path: Path) -> None:
+    """Where its source is identified and not configured; at the shortest interval there is none."""
+    text = (PAGES / "baseten-2026-1.txt").read_text(encoding="utf-8")
+    configured = """
+    [[deployments]]
+    deployment_id = "{interval}"
+    inference_stack = "v1"
+    [[deployments.targets]]
+    url = "http://export"
+    role = "router"
+    scrape_interval = "{interval}"
+    """
+
+    async def warnings() -> dict[str, list[str]]:
+        configuration = "".join(configured.format(interval=interval) for interval in ("5s", "10s"))
+        async with collecting_picker(tmp_path, configuration) as world:
+            await world.scrape(text, seconds=15)
+            return {each.deployment.deployment_id: each.status.warnings for each in world.collector.fleet.watched}
+
+    hasty, slow = (warned for _, warned in sorted(asyncio.run(warnings()).items(), reverse=True))
+    assert hasty[-1:] == [
+        "scrape_interval: 5s is too short for Baseten export, at least 10s: it answers an organisation six times a "
+        "minute, and refreshes its values every 30 seconds"
+    ]
+    assert slow == hasty[:-1]
 
 
 def test_too_many_targets_for_a_limit_are_a_problem() -> None:

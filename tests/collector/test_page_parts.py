@@ -12,6 +12,7 @@ import pytest
 from servescope.collector.config import read_configuration
 from servescope.collector.discovery.targets import Discovery, check_targets
 from servescope.errors import ConfigurationError
+from tests.conftest import PAGES
 from tests.support.picker_page import START, Counted, PickerCollector, collecting_picker, configuration, picker_page
 
 BOTH = configuration("v1", "v2")
@@ -218,3 +219,36 @@ def test_lists_select_too(tmp_path: Path) -> None:
     found = Discovery(read_configuration(path))
     assert len(found.targets) == 1
     assert "select the same series" in found.problems[0]
+
+
+EXPORT = """
+[[deployments]]
+deployment_id = "{name}"
+inference_stack = "{name}"
+[[deployments.targets]]
+url = "https://export.example/metrics"
+source = "baseten"
+role = "router"
+select = {{ deployment_id = "{selected}" }}
+scrape_interval = "1m"
+max_scrapes_per_minute = 6
+"""
+
+
+def test_a_deployment_of_an_export_counts_from_its_first_request(tmp_path: Path) -> None:
+    """Before it, its requests are 0 where its replicas are exposed, so that the first failures are not lost."""
+    page = (PAGES / "baseten-2026-1.txt").read_text("utf-8")
+    lines = page.splitlines(keepends=True)
+    before = "".join(each for each in lines if "inference_requests" not in each or 'deployment_id="d2"' not in each)
+
+    async def steps(world: PickerCollector) -> None:
+        first = await world.step(before, seconds=60)
+        figures = await world.step(page, seconds=60)
+        assert world.asked == 2
+        assert first["v2"].get("request_rate") is None
+        # Ten that are ok and two that are the client's mistake; of the other deployment nothing came since.
+        assert figures["v2"]["client_error_share"] == pytest.approx(2 / 12)
+        assert figures["v1"]["request_rate"] == 0.0
+        assert [figures[name]['replica_count_by_status{status="active"}'] for name in ("v1", "v2")] == [2, 1]
+
+    run(tmp_path, EXPORT.format(name="v1", selected="d1") + EXPORT.format(name="v2", selected="d2"), steps)

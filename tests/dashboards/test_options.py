@@ -148,7 +148,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"labels": {"replica": "a-b"}}, "options.toml: labels.replica is 'a-b', expected the name of a label"),
     ({"labels": {"replica": "role"}}, "options.toml: labels: two identity labels are named 'role'"),
     ({"engines": "vllm"}, "options.toml: engines is 'vllm', expected a list of engines"),
-    ({"engines": ["vlm"]}, "options.toml: engines: unknown engine 'vlm', supported: cadvisor, dcgm, dynamo-frontend, "),
+    ({"engines": ["vlm"]}, "options.toml: engines: unknown engine 'vlm', supported: baseten, cadvisor, dcgm, "),
     ({"extra_labels": "cluster"}, "options.toml: extra_labels is 'cluster', expected a list of labels such as "),
     ({"extra_labels": ["a-b"]}, "options.toml: extra_labels is ['a-b'], expected a list of labels such as "),
     ({"extra_labels": ["replica"]}, "options.toml: extra_labels is 'replica', expected names that are not among "),

@@ -251,7 +251,10 @@ def test_what_has_no_page_in_the_names_is_not_listed(idle: EmulatedStack, faces:
 @pytest.mark.parametrize(
     ("faces", "message"),
     [
-        (["sglng"], r"--metrics 'sglng': unknown face 'sglng', did you mean 'sglang'\?; supported: dynamo-frontend, "),
+        (
+            ["sglng"],
+            r"--metrics 'sglng': unknown face 'sglng', did you mean 'sglang'\?; supported: baseten, ",
+        ),
         (["chat-v3=vllm"], r"unknown deployment 'chat-v3', did you mean 'chat-v2'\?; supported: chat-v1, chat-v2"),
         (["vllm,sglang"], "'vllm,sglang': expected one engine, one frontend, or one of each"),
         (["servescope,litellm"], "'servescope,litellm': expected one engine, one frontend, or one of each"),

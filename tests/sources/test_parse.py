@@ -223,7 +223,9 @@ def test_series_that_stand_there_again_are_named() -> None:
 
 def test_refuses_json_by_name(captures: Path) -> None:
     """TensorRT-LLM's statistics are called that, with the line, what reading them does, and where its text is."""
-    message = r"line 2: the body is JSON, .*: statistics of iterations.* each read empties them .*/prometheus/metrics"
+    message = (
+        r"line 2: the body is JSON, .*: statistics of .* each read empties them .*/prometheus/metrics, which up to 1.2"
+    )
     with pytest.raises(ParseError, match=message) as error:
         parse_exposition((captures / "trtllm-metrics-json-1.txt").read_bytes())
     assert (error.value.line, error.value.text) == (2, "[")

@@ -70,8 +70,8 @@ async def test_a_request_that_is_wrong_is_refused_by_name(tmp_path: Path) -> Non
         "the target is wrong, expected HOST:PORT such as '10.0.0.7:8000'",
         "parameter 'target' is missing, expected target=HOST:PORT",
         f"unknown source 'turbine', supported: {', '.join(load_sources())}",
-        "unknown behind 'gateway', supported: frontend, router, instruments, dynamo-frontend, epp, litellm, ray-serve, "
-        "sglang-router, vllm-router",
+        "unknown behind 'gateway', supported: frontend, router, instruments, baseten, dynamo-frontend, epp, litellm, "
+        "ray-serve, sglang-router, vllm-router",
         "native 'yes' is wrong, expected 0 or 1",
         "unknown parameter 'module', supported: target, source, behind, native, select, translator, model_name, "
         "deployment_id, inference_stack, environment, job, namespace, cluster",

@@ -12,7 +12,6 @@ from typing import Final
 
 from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES, latency_objective
 from servescope.contract.types import Objective
-from servescope.errors import ConfigurationError
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED, MetricMap, Source
 
@@ -49,8 +48,8 @@ def promise(name: str, goal: float, edges: Edges, seconds: float | None = None) 
 def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:
     """The edges of a latency's histogram, by source; empty where none of the sources shows it.
 
-    Where another target beside a source shows it, those of every source that does. Raises ConfigurationError for a
-    source map without edges.
+    Where another target beside a source shows it, those of every source that does. A source whose edges are not known
+    is left out, as no edge can be promised for it.
     """
     metric, other = f"{name}_seconds", INSTEAD_OF.get(name, "")
     known = load_sources()
@@ -69,7 +68,7 @@ def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:
             for edges in _releases(each.metrics[metric])
         )
         for source, each in held.items()
-        if _shows(each, metric)
+        if _shows(each, metric) and each.metrics[metric].edges
     }
     return MappingProxyType(found)
 
@@ -79,8 +78,6 @@ def _shows(source: Source, metric: str) -> bool:
 
 
 def _releases(metric: MetricMap) -> tuple[tuple[float, ...], ...]:
-    if not metric.edges:
-        raise ConfigurationError(f"the source map of an engine has no edges of {metric.metric.name}, expected them")
     return (metric.edges, metric.edges_before) if metric.edges_before else (metric.edges,)
 
 

@@ -30,6 +30,7 @@ from servescope.sources.maps import (
     Layer,
     MetricMap,
     Observes,
+    ScrapePace,
     Setup,
     Signs,
     Source,
@@ -45,8 +46,9 @@ def _keys(*names: str) -> tuple[Setting, ...]:
 
 
 _MAP = (
-    "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "identify", "versions", "first_use",
-    "setup", "flags", "plugin", "without_plugin", "same_names", "default", "metrics", "ignored", "gated", "forms",
+    "title", "family", "covers", "evidence", "layer", "prefixes", "model_label", "pace", "identify", "versions",
+    "first_use", "setup", "flags", "plugin", "without_plugin", "same_names", "default", "metrics", "ignored", "gated",
+    "forms",
 )  # fmt: skip
 _FORM = _keys(
     "name!", "title!", "covers!", "evidence!", "prefix!", "identify!", "first_use", "drop", "no_sum", "unset", "metrics"
@@ -56,6 +58,7 @@ _VERSION = _keys("is!", "present", "evidence")
 _FIRST_USE = _keys("when", "like", "labels")
 _SETUP = _keys("fact!", "native!", "label", "off")
 _FLAG = _keys("flag!", "adds!")
+_PACE = _keys("shortest!", "reason!")
 _GROUP = _keys("names!", "reason!", "gate")
 _TAKEN = _keys(
     "take!", "absent", "zero", "zero_when", "edges", "edges_before", "no_sum", "reason", "definition", "observes"
@@ -169,6 +172,7 @@ def _read_map(table: Table, file_name: str) -> Source:
         without_plugin=table.string("without_plugin", ""),
         ignored=_read_groups(table, "ignored"),
         gated=_read_groups(table, "gated"),
+        pace=_read_pace(table),
     )
     both = source.read_names() & {name for group in source.ignored for name in group.names}
     if both:
@@ -223,6 +227,13 @@ def _read_setup(table: Table) -> Setup:
         table.string("label", "") or None,
         _strings(table, "off"),
     )
+
+
+def _read_pace(table: Table) -> ScrapePace | None:
+    if "pace" not in table.values:
+        return None
+    pace = table.table("pace", _PACE)
+    return ScrapePace(pace.duration("shortest", 0), pace.string("reason", None))
 
 
 def _read_metrics(table: Table) -> Mapping[str, MetricMap]:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from servescope.contract.samples import Labels, Sample
 from servescope.contract.types import Metric
+from servescope.settings.values import format_duration
 from servescope.sources.parse import Exposition, canonical_name
 
 Status = Literal["present", "derived", "approximate", "elsewhere", "impossible"]
@@ -183,6 +184,14 @@ class Flag:
 
 
 @dataclass(frozen=True, slots=True)
+class ScrapePace:
+    """The shortest interval at which a page may be scraped, and why."""
+
+    shortest_ms: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class FamilyGroup:
     """Native families, by their names or, where one ends in `*`, by how they begin, and what is so of all of them.
 
@@ -211,6 +220,7 @@ class Source:
     does not read, and why; `gated` are names that it reads and that a page may lack, and what has to be so for them.
     Of the rules in `setup` for one fact the first whose series is exposed is used. `plugin` is what our plugin inside
     the engine adds, "" where there is none, and `without_plugin` why there is none, where the engine was read for it.
+    `pace` is how often its page may be scraped, None where it does not matter.
     """
 
     name: str
@@ -231,6 +241,7 @@ class Source:
     without_plugin: str = ""
     ignored: tuple[FamilyGroup, ...] = ()
     gated: tuple[FamilyGroup, ...] = ()
+    pace: ScrapePace | None = None
 
     def read_names(self) -> frozenset[str]:
         """The series, or histograms, that it reads, or recognises the source or its release by."""
@@ -248,6 +259,13 @@ class Source:
         """The models that samples are labelled with, sorted."""
         named = {value for each in samples for label, value in each.labels if label == self.model_label}
         return tuple(sorted(named))
+
+    def explain_haste(self, interval_ms: int) -> str:
+        """Why its page is not to be scraped at such an interval, "" where it may be."""
+        if self.pace is None or interval_ms >= self.pace.shortest_ms:
+            return ""
+        shortest = format_duration(self.pace.shortest_ms)
+        return f"{format_duration(interval_ms)} is too short for {self.title}, at least {shortest}: {self.pace.reason}"
 
     def implied_versions(self, exposition: Exposition) -> str:
         """The versions that the exposition's names imply, "" when they imply none."""

@@ -14,6 +14,7 @@ from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Labels
 from servescope.settings.clock import not_after
+from servescope.sources.map_files import load_sources
 from servescope.sources.maps import SUPPLIED
 from servescope.sources.reader import NOT_UNDERSTOOD, Reader
 from servescope.sources.zeros import Coverages, ZeroExplainer
@@ -150,6 +151,9 @@ class TargetState:
     def _warnings(self) -> list[str]:
         left_out = self.recent.left_out
         warnings = [self.target.access.conceal(each) for each in self.reader.warnings]
+        source = load_sources()[self.reader.source] if self.reader.source else None
+        if haste := source.explain_haste(self.target.scraping.interval_ms) if source is not None else "":
+            warnings.append(f"scrape_interval: {haste}")
         if not left_out:
             return warnings
         limited = (

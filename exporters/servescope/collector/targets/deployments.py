@@ -338,6 +338,8 @@ class _Reader:
             table.whole_number("max_scrapes_per_minute", 1) if limited else None,
             **read_limits(table, default),
         )
+        if haste := _explain_haste(table, interval):
+            raise ConfigurationError(f"{table.origin}: {table.key('scrape_interval')}: {haste}")
         if settings.timeout_ms > interval:
             raise table.wrong("scrape_timeout", f"at most scrape_interval ({format_duration(interval)})")
         if 2 * interval > self._window_ms:
@@ -417,3 +419,12 @@ def _read_source(table: Table) -> str | None:
     from servescope.sources.map_files import load_sources
 
     return table.choice("source", tuple(sorted(load_sources())), "")
+
+
+def _explain_haste(table: Table, interval_ms: int) -> str:
+    """Why the source that is configured is not to be scraped at an interval, "" where it may be."""
+    if (name := _read_source(table)) is None:
+        return ""
+    from servescope.sources.map_files import load_sources
+
+    return load_sources()[name].explain_haste(interval_ms)

@@ -32,7 +32,7 @@ from servescope.alerting.chosen import (
     chosen_sources,
     matching,
 )
-from servescope.alerting.feeding import can_hold, metrics_of
+from servescope.alerting.feeding import can_hold, metrics_of, on_causes_held
 from servescope.alerting.promql import alert_promql, term_promql
 from servescope.alerting.records import ALERTING, TEAM, Alert, Severity, Term
 from servescope.contract.expressions import Expression, Matchers, matchers_promql, promql
@@ -119,7 +119,7 @@ class Options:
         """The enabled alerts by name, with the chosen numbers."""
         had = metrics_of(self.sources)
         chosen = (
-            replace(alert, severity=self.severities.get(name, alert.severity))
+            replace(on_causes_held(alert, had), severity=self.severities.get(name, alert.severity))
             for name, alert in self.common.alerts().items()
             if (name in self.only or not self.only) and name not in self.disabled and can_hold(alert.condition, had)
         )

@@ -56,7 +56,7 @@ def _headline(options: Options) -> tuple[Panel, ...]:
     """What of the monitoring works, as one line of numbers: collecting, evaluating, notifying."""
     return (
         own_stat(
-            "Collectors running", Level("servescope_build_info", "sum"), options, unit="tasks", steps=_AT_LEAST_ONE,
+            "Collectors up", Level("servescope_build_info", "sum"), options, unit="tasks", steps=_AT_LEAST_ONE,
             meaning="Collectors that Prometheus scrapes.", normal="as many as you run.",
             first="if it is 0 or empty, check whether they run, and the targets page of Prometheus.",
         ),

@@ -46,6 +46,8 @@ EMPTY_HERE: Final = frozenset(
         "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",
         # And no client of it is refused.
         "API requests refused", "Firing alerts on the monitoring",
+        # A collector scrapes, and no agent or translator.
+        "Agent down", "Translator down", "Translators", "Probes fail", "Probes refused",
         # Of the customers' backends one does not answer, and the other refuses nothing.
         "Points dropped",
     }

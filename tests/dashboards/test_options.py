@@ -17,7 +17,7 @@ from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
 from dashboards.queries import HISTOGRAMS
-from servescope.alerting.links import dashboard_path
+from servescope.alerting.links import causes_of, panel_path
 from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS
@@ -235,7 +235,7 @@ def test_alerts_of_the_same_file_lead_to_panels_that_are_kept(engine: str) -> No
     alerts = make_alert_options(document, origin="options.toml").alerts()
 
     assert alerts
-    assert {dashboard_path(alert).split("&")[0] for alert in alerts.values()} <= kept
+    assert {panel_path(each) for alert in alerts.values() for each in causes_of(alert).values() or [alert]} <= kept
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from servescope.alerting import records
 from servescope.contract.expressions import leaves
@@ -33,6 +34,16 @@ def can_hold(condition: records.Condition, had: frozenset[str]) -> bool:
         return all(can_hold(each, had) for each in counted) if counted else _read(part) <= had
 
     return records.holds_by(condition, holds)
+
+
+def on_causes_held(alert: records.Alert, had: frozenset[str]) -> records.Alert:
+    """An alert on several causes without those that cannot hold when these metrics are all there are."""
+    match alert.condition:
+        case records.Any(conditions) if all(isinstance(each, records.Because) for each in conditions):
+            kept = tuple(each for each in conditions if can_hold(each, had))
+            return replace(alert, condition=records.Any(kept))
+        case _:
+            return alert
 
 
 def _read(condition: records.Condition) -> set[str]:

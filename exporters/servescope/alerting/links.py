@@ -72,9 +72,10 @@ def dashboard_path(alert: Alert, prefix: str = DASHBOARD_PREFIX) -> str:
     The time range is the dashboard's default. An empty label selects deployments without that label.
     """
     chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for label, name in _variables(alert).items())
-    panels = {cause: str(panel_id(panel_title(each))) for cause, each in causes_of(alert).items()}
+    causes = causes_of(alert)
+    panels = {cause: str(panel_id(panel_title(each))) for cause, each in causes.items()}
     if len({*panels.values()}) <= 1:
-        return f"{panel_path(alert, prefix)}{chosen}"
+        return f"{panel_path(next(iter(causes.values()), alert), prefix)}{chosen}"
     return f"{prefix}-{alert.dashboard}?viewPanel=panel-{by_cause(panels)}{chosen}"
 
 

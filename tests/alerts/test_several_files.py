@@ -114,6 +114,7 @@ def test_each_deployment_is_judged_by_the_file_that_covers_it(each_promtool: Pat
         check_firing("ServescopeWatchdog", MINUTES - 1, 1),
         _is("count(deployment:requests:rate5m)", 3),
         _is("count(deployment:requests_objective_all:increase5m)", 3),
+        _is("count(deployment:requests_objective:budget)", 3),
         _is("count(servescope_build_info)", 1),
     ]
     alone = [

@@ -54,7 +54,7 @@ def fleet_rules(options: Options = DEFAULTS) -> list[dict[str, Any]]:
         ("servescope_targets", _counted_unseen(options), {"health": "unseen"}),
         (MOST_SCRAPES_SERIES, f"max without ({_apart(options)}, replica) ({_scrapes(options)})", {}),
         (COVERAGE_SERIES, _coverage(options), {}),
-        (CLOCK_OFFSET_SERIES, _clock_offsets(options), {}),
+        *([(CLOCK_OFFSET_SERIES, _clock_offsets(options.on_all), {})] if options.fleet else []),
     )
     return [
         {"record": name, "expr": options.expression(expression), **({"labels": labels} if labels else {})}
@@ -95,8 +95,8 @@ def _ended_with_agent(options: Options) -> str:
 def _ended_with_collector(options: Options) -> str:
     """The targets that were on the last page of their collector within the hour, that of now included."""
     target, page = (
-        f"last_over_time(timestamp({_on_page(name, options)})[{_REMEMBERED}:1m])"
-        for name in (SCRAPE_AGE_SERIES, "servescope_build_info")
+        f"last_over_time(timestamp({_on_page(name, of)})[{_REMEMBERED}:1m])"
+        for name, of in ((SCRAPE_AGE_SERIES, options), ("servescope_build_info", options.on_all))
     )
     by = ", ".join(("instance", *options.common.extra_labels))
     return f"{target} == on ({by}) group_left () max without (version) ({page})"

@@ -12,7 +12,6 @@ from typing import Any
 
 from alerts.options import DEFAULTS, Options
 from dashboards.options import seconds
-from servescope.contract.expressions import matchers_promql
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import (
     BASE_WINDOW,
@@ -40,7 +39,9 @@ def objective_group(options: Options = DEFAULTS, *, interval: str = OBJECTIVES_I
     for window in dict.fromkeys(row.long for row in BURN_WINDOWS):
         is_read = seconds(window) <= seconds(LONGEST_READ)
         counted = options.compile(ENDED, window=window, by=DEPLOYMENT_LABELS)
-        rules[record_ended(window)] = counted if is_read else f"sum_over_time({ended}[{window}]) / {evaluations}"
+        rules[record_ended(window)] = (
+            counted if is_read else f"sum_over_time({options.recorded(ended)}[{window}]) / {evaluations}"
+        )
     return {
         "name": "servescope-objectives",
         "interval": interval,
@@ -53,17 +54,19 @@ def _rules_of(objective: Objective, windows: dict[str, None], options: Options) 
     bad = objective.record_bad(BASE_WINDOW)
     yield share, _bad(objective, BASE_WINDOW, options)
     yield count, options.compile(objective.all, window=BASE_WINDOW, by=DEPLOYMENT_LABELS)
-    yield bad, f"{share} * {count}"
+    recorded_bad, recorded_count = map(options.recorded, (bad, count))
+    yield bad, f"{options.recorded(share)} * {recorded_count}"
     for window in windows:
-        summed = f"sum_over_time({bad}[{window}]) / (sum_over_time({count}[{window}]) > 0)"
+        summed = f"sum_over_time({recorded_bad}[{window}]) / (sum_over_time({recorded_count}[{window}]) > 0)"
         if window != BASE_WINDOW:
             is_read = seconds(window) <= seconds(LONGEST_READ)
             yield objective.record(window), _bad(objective, window, options) if is_read else summed
-    if objective.others:
+    # The budgets of one file's deployments are on boards that are written with another file.
+    if objective.others or options.covers:
         # Of every deployment that any window has: the longest one does.
         known = objective.record(max(windows, key=seconds))
         budgets = (
-            f"{each.budget} + 0 * {known}{matchers_promql(each.where)}" for each in (*objective.others, objective)
+            f"{each.budget} + 0 * {options.recorded(known, each.where)}" for each in (*objective.others, objective)
         )
         yield objective.record_budget, options.expression(" or ".join(budgets))
 

@@ -33,9 +33,9 @@ from servescope.alerting.chosen import (
     matching,
 )
 from servescope.alerting.feeding import can_hold, metrics_of, on_causes_held
-from servescope.alerting.promql import alert_promql, term_promql
+from servescope.alerting.promql import alert_promql, is_on_deployments, term_promql
 from servescope.alerting.records import ALERTING, TEAM, Alert, Severity, Term
-from servescope.contract.expressions import Expression, Matchers, matchers_promql, promql
+from servescope.contract.expressions import Expression, Matchers, describe_selector, matchers_promql, matches, promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.objectives import BURN_WINDOWS
 from servescope.errors import ConfigurationError
@@ -62,6 +62,8 @@ ALERT_SETTINGS: Final = (
     *CHOICE_SETTINGS[:4],
     Setting("only", "[]"),
     Setting("disabled", "[]"),
+    Setting("covers", "{}"),
+    Setting("fleet", "true"),
     Setting("watch_servers", "true"),
     Setting("servers", '""'),
     Setting("secrets", f'"{SECRETS}"'),
@@ -73,6 +75,9 @@ ALERT_SETTINGS: Final = (
     Setting("migration_windows", "[]"),
 )
 """The keys of [alerts] with their defaults; those from `bounds` on are tables."""
+
+COVERS: Final = ("model_name", "environment")
+"""The labels of `covers`: no rule compares or adds what differs in them."""
 
 MIGRATION_SETTINGS: Final = (Setting("from", "required"), Setting("until", "required"))
 
@@ -94,7 +99,8 @@ class Options:
     `disabled` those to leave out. With `sources`, alerts on
     metrics that none of these sources has are left out as well, and without `watch_servers` those on the Prometheus and
     the Alertmanager that evaluate and send the others; `servers` are matchers for the series of these two. With
-    `pages_only` there are only pages, and what they read. `severities` and `labels` are those of single alerts,
+    `pages_only` there are only pages, and what they read. Rules on deployments are on those that it `covers`, and
+    without `fleet` there are no others. `severities` and `labels` are those of single alerts,
     by name, the labels in addition to those that every alert has.
     """
 
@@ -105,6 +111,8 @@ class Options:
     sources: tuple[str, ...] = ()
     only: frozenset[str] = frozenset()
     disabled: frozenset[str] = frozenset()
+    covers: Matchers = ()
+    fleet: bool = True
     watch_servers: bool = True
     servers: str = ""
     pages_only: bool = False
@@ -128,17 +136,19 @@ class Options:
                 alert.name: alert
                 for alert in chosen
                 if (self.watch_servers or alert.component != ALERTING)
+                and (self.fleet or is_on_deployments(alert))
                 and (not self.pages_only or alert.severity == "critical")
             }
         )
 
     def rule_expression(self, alert: Alert) -> str:
         """When an alert is active, as PromQL."""
-        return self.expression(alert_promql(alert, self.common.window, self.scope, **self._labelling))
+        return self.expression(alert_promql(alert, self.common.window, covers=self.covers, **self._labelling))
 
-    def term(self, term: Term) -> str:
-        """A term of an alert's condition as PromQL."""
-        return self.expression(term_promql(term, self.common.window, self.scope, **self._labelling))
+    def term(self, term: Term, alert: Alert) -> str:
+        """A term of an alert's condition, or of its runbook, as PromQL."""
+        covers = self.covers if is_on_deployments(alert) else ()
+        return self.expression(term_promql(term, self.common.window, covers=covers, **self._labelling))
 
     def compile(self, expression: Expression, *, window: str, by: Sequence[str], where: Matchers = ()) -> str:
         """An expression over the contract's series as PromQL, per value of the labels in `by`, of those `where`."""
@@ -156,12 +166,22 @@ class Options:
     def _labelling(self) -> dict[str, Any]:
         common = self.common
         servers = self.servers.rstrip(", ")
-        return {"extra": common.extra_labels, "collectors": common.collector_labels, "servers": servers}
+        scope = common.selector.rstrip(", ")
+        return {"scope": scope, "extra": common.extra_labels, "collectors": common.collector_labels, "servers": servers}
 
     @property
     def scope(self) -> str:
-        """The matchers for every selector of series that are not recorded, "" for none."""
-        return self.common.selector.rstrip(", ")
+        """The matchers for every selector of series of deployments that are not recorded, "" for none."""
+        return matchers_promql(self.covers, self.common.selector.rstrip(", "))[1:-1]
+
+    @property
+    def on_all(self) -> Options:
+        """These options for what is not about the deployments that they cover, but about all, or none."""
+        return replace(self, covers=())
+
+    def recorded(self, name: str, where: Matchers = ()) -> str:
+        """The selector of a series that one of these rules records for the deployments `where`."""
+        return f"{name}{matchers_promql((*where, *self.covers))}"
 
     def expression(self, promql: str) -> str:
         """A PromQL expression with renamed identity labels."""
@@ -208,6 +228,8 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
         sources=chosen_sources(table) or common.engines,
         only=_names(table, "only"),
         disabled=_names(table, "disabled"),
+        covers=_covers(table, common),
+        fleet=table.boolean("fleet", default=True),
         watch_servers=table.boolean("watch_servers", default=True),
         servers=shared.matchers(table.string("servers", ""), f"{ALERTS_TABLE}.servers", origin),
         severities=_severities(table.table("severities", [Setting(name, "") for name in ALERTS])),
@@ -239,6 +261,25 @@ def _names(table: Table, key: str) -> frozenset[str]:
         if name not in ALERTS:
             raise ConfigurationError(f"{table.origin}: {table.key(key)}: no alert {name!r}, known: {', '.join(ALERTS)}")
     return frozenset(names)
+
+
+def _covers(table: Table, common: shared.Options) -> Matchers:
+    """The labels of the deployments that the rules are for, which those of `objectives_of` do not exclude."""
+    covers = table.string_lists("covers")
+    own = Table(dict(covers), table.origin, table.key("covers"))
+    own.check_keys(COVERS)
+    for label, values in covers:
+        if not values or not all(map(LABEL_VALUE.match, values)):
+            raise own.wrong(label, f"{A_LABEL_VALUE}, or a list of them")
+    for objective in common.objectives.values():
+        for each in objective.others:
+            labels = {label: value for label, (value,) in each.where}
+            if not matches(labels, tuple(pair for pair in covers if pair[0] in labels)):
+                raise ConfigurationError(
+                    f"{table.origin}: {table.key('objectives_of')}: {describe_selector(each.where)} has no deployment "
+                    f"that {table.key('covers')} has"
+                )
+    return covers
 
 
 def _severities(table: Table) -> Mapping[str, Severity]:

@@ -112,19 +112,25 @@ def render_bundle(form: Format, options: Options = DEFAULTS, tenants: Sequence[s
         document: dict[str, Any] = {
             "apiVersion": version,
             "kind": kind,
-            "metadata": {"name": "servescope", "labels": {"app.kubernetes.io/name": "servescope"}},
+            "metadata": {"name": _name(options), "labels": {"app.kubernetes.io/name": "servescope"}},
             "spec": {"groups": groups},
         }
     elif form == "mimir":
         source = {"source_tenants": [*tenants]} if tenants else {}
         parts = [{**part, **source} for group in groups for part in divide(group)]
-        document = {"namespace": "servescope", "groups": parts}
+        document = {"namespace": _name(options), "groups": parts}
     elif form == "thanos":
         # No figure of some of the stores alone, and no alert on what only seems to be absent.
         document = {"groups": [{**group, "partial_response_strategy": "abort"} for group in groups]}
     else:
         document = {"groups": groups}
     return HEADER + _least(form) + write_yaml(document)
+
+
+def _name(options: Options) -> str:
+    """The name of the document beside those of other options, of letters that a Kubernetes object may have."""
+    values = (value for _, values in options.covers for value in values)
+    return "-".join(("servescope", *re.findall(r"[a-z0-9]+", " ".join(values).lower())))[:253]
 
 
 def _least(form: Format) -> str:

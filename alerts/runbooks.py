@@ -37,8 +37,9 @@ def sections_of(alert: Alert, options: Options = DEFAULTS) -> tuple[Section, ...
     """The sections of a page, with the options' names, numbers and links."""
     url = f"{options.grafana}/d/{panel_path(alert, options.common.prefix)}"
     return runbook_sections(
-        alert, options.rule_expression(alert), options.term, panel=f"[{panel_title(alert)}]({url})",
-        deployment=options.common.group(("deployment_id",)), sources=options.sources,
+        alert, options.rule_expression(alert), lambda term: options.term(term, alert),
+        panel=f"[{panel_title(alert)}]({url})", deployment=options.common.group(("deployment_id",)),
+        sources=options.sources,
     )  # fmt: skip
 
 

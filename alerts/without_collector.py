@@ -57,6 +57,7 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     reported = f'replica_count_by_status{{derived=""{f",{options.scope}" if options.scope else ""}}}'
     unless = f"unless on ({names}) {reported}"
     active, unhealthy = COUNTED_STATUSES
+    everybody, any_up = ", ".join((*collectors, *IDENTITY_LABELS)), _scraped(SCRAPED_UP, options.on_all)
     expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
         ("servescope_target_up", health, {}),
         (TARGET_UNDERSTOOD, once_promql(f"{not_understood} - 1 or {success} == 1", collectors), {}),
@@ -78,7 +79,7 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
             {"derived": "true", "status": unhealthy},
         ),
         # Alerts on targets that left the lists ask whether anything is listed at all.
-        ("servescope_build_info", f"max without ({', '.join((*collectors, *IDENTITY_LABELS))}) ({up} == 1)", {}),
+        *([("servescope_build_info", f"max without ({everybody}) ({any_up} == 1)", {})] if options.fleet else []),
     )
     rules = [
         {"record": name, "expr": options.expression(expression), **({"labels": labels} if labels else {})}

@@ -18,7 +18,7 @@ from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import Alert, labels_of
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import STALE, TARGET, firing, minutes, series
+from tests.support.alert_stories import STALE, TARGET, firing, minutes, rendered, series
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 pytestmark = pytest.mark.slow
@@ -356,9 +356,9 @@ def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path
     other, before, after = series("servescope_target_up", known), ["_"] * (fires + 1), ["1"] * 120
     seen = {**given, lost: [*before, *after], other: [*given.get(other, before)[: fires + 1], *after]}
     checks = [(fires, True), (fires + 30, True), (fires + 60, True), (fires + 120, False)]
-    same = {"exp_labels": expected["exp_labels"],
-            "exp_annotations": {**expected["exp_annotations"], "description": _NOT_KNOWN,
-                                "headline": _VALUE.sub("", alert.headline)}}  # fmt: skip
+    headline = rendered(_VALUE.sub("", alert.headline), expected["exp_labels"], 0.0)
+    unknown = {"description": _NOT_KNOWN, "headline": headline}
+    same = {**expected, "exp_annotations": {**expected["exp_annotations"], **unknown}}
     shown = {"eval_time": f"{fires + 30}m", "alertname": name, "exp_alerts": [same]}
     suite = Suite(
         [

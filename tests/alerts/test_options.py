@@ -556,6 +556,18 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
     ({"alerts": {"servers": "ours"}}, "alerts.servers is 'ours', expected matchers such as"),
+    ({"alerts": {"covers": "live"}}, "alerts.covers: 'live' is wrong, expected a table of strings, or of lists of"),
+    ({"alerts": {"covers": {"replica": "r0"}}}, "unknown key 'alerts.covers.replica'; known: model_name, environment"),
+    ({"alerts": {"covers": {"environment": []}}}, "alerts.covers.environment: () is wrong, expected the value of a"),
+    (
+        {
+            "alerts": {
+                "covers": {"environment": "live"},
+                "objectives_of": [{"environment": "staging", "requests": {"goal": 0.95}}],
+            }
+        },
+        "alerts.objectives_of: environment staging has no deployment that alerts.covers has",
+    ),
     ({"alerts": {"watch_servers": "no"}}, "alerts.watch_servers: 'no' is wrong, expected "),
     ({"alerts": {"only": ["ServescopeNothing"]}}, "alerts.only: no alert 'ServescopeNothing', known: "),
     ({"runbooks": "runbooks"}, "runbooks is 'runbooks', expected a URL such as 'https://books.example/llm'"),

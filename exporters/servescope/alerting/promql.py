@@ -9,7 +9,14 @@ from typing import Final, assert_never
 
 from servescope.alerting import records
 from servescope.alerting.listing import unknown
-from servescope.contract.expressions import COLLECTOR_LABELS, Increase, matchers_promql, once_promql, promql
+from servescope.contract.expressions import (
+    COLLECTOR_LABELS,
+    Increase,
+    Matchers,
+    matchers_promql,
+    once_promql,
+    promql,
+)
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
 from servescope.contract.own_metrics import FOREIGN_SERIES, SCRAPED_UP
@@ -32,15 +39,18 @@ def alert_promql(
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
     servers: str = "",
+    covers: Matchers = (),
 ) -> str:
     """When an alert is active as PromQL over recorded figures over `window`: its condition and what it `lasts` for.
 
     `scope` is matchers as PromQL text for every series that is not recorded, `servers` those for Prometheus' and
-    Alertmanager's own.
+    Alertmanager's own, and `covers` those for every series, recorded or not, that has their labels, if
+    the alert `is_on_deployments`.
     The labels `extra` are in every group and every match; those in `collectors` distinguish collectors, as in `promql`.
     One that `is_kept_unknown` is also active while it is not known to be over.
     """
-    compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers)
+    covers = covers if is_on_deployments(alert) else ()
+    compiler = _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers, covers)
     parts = [compiler.condition(alert.condition)]
     labels = records.labels_of(alert.condition)
     fired = f'max_over_time(ALERTS{{alertname="{alert.name}",alertstate="firing"}}[{_REMEMBERED}])'
@@ -59,7 +69,15 @@ def is_kept_unknown(alert: records.Alert) -> bool:
 
     So do those on what targets expose, unless they have what they `lasts` for: data that are missing resolve none.
     """
-    return alert.lasts is None and alert.component != "judge" and "model_name" in records.labels_of(alert.condition)
+    return alert.lasts is None and is_on_deployments(alert)
+
+
+def is_on_deployments(alert: records.Alert) -> bool:
+    """Whether it is about what targets expose, of a deployment or a model in an environment.
+
+    The judge's are not: a cutover may be to deployments of several environments.
+    """
+    return alert.component != "judge" and "model_name" in records.labels_of(alert.condition)
 
 
 def term_promql(
@@ -70,9 +88,10 @@ def term_promql(
     extra: Sequence[str] = (),
     collectors: Sequence[str] = COLLECTOR_LABELS,
     servers: str = "",
+    covers: Matchers = (),
 ) -> str:
     """The term as PromQL, as `alert_promql` has it."""
-    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers).term(term)
+    return _RuleCompiler(window, scope, tuple(extra), tuple(collectors), servers, covers).term(term)
 
 
 class ConditionCompiler(ABC):
@@ -229,9 +248,13 @@ class _RuleCompiler(ConditionCompiler):
     extra: tuple[str, ...]
     collectors: tuple[str, ...]
     servers: str = ""
+    covers: Matchers = ()
 
     def _shown(self, shown: records.FigureRef) -> str:
-        return f"{FIGURES[shown.figure].record(self.window)}{matchers_promql(shown.where)}"
+        return self._recorded(FIGURES[shown.figure].record(self.window), shown.where)
+
+    def _recorded(self, name: str, where: Matchers = ()) -> str:
+        return f"{name}{matchers_promql((*where, *self.covers))}"
 
     def _names(self, labels: Iterable[str]) -> str:
         return ", ".join((*labels, *self.extra))
@@ -241,25 +264,26 @@ class _RuleCompiler(ConditionCompiler):
 
     def _own_series(self, own: records.SelfMetric) -> str:
         scope = self._scope(own.name)
+        where = (*own.where, *(each for each in self.covers if each[0] in own.by))
         if own.increase_over:
-            increase = Increase(own.name, own.where)
+            increase = Increase(own.name, where)
             return promql(increase, window=own.increase_over, by=(*own.by, *self.extra), scope=scope, collectors=())
-        return f"{own.name}{matchers_promql(own.where, scope)}"
+        return f"{own.name}{matchers_promql(where, scope)}"
 
     def _measured(self, measured: records.AdHocExpression) -> str:
         return promql(
-            measured.expression, window=self.window, by=(*measured.labels, *self.extra), scope=self.scope,
-            collectors=self.collectors,
+            measured.expression, window=self.window, by=(*measured.labels, *self.extra),
+            scope=matchers_promql(self.covers, self.scope)[1:-1], collectors=self.collectors,
         )  # fmt: skip
 
     def _badness(self, badness: records.BadRatio) -> str:
-        return badness.objective.record(badness.window)
+        return self._recorded(badness.objective.record(badness.window))
 
     def _budget(self, budget: records.Budget) -> str:
-        return budget.objective.record_budget
+        return self._recorded(budget.objective.record_budget)
 
     def _ended(self, ended: records.RequestsEnded) -> str:
-        return record_ended(ended.window)
+        return self._recorded(record_ended(ended.window))
 
     def _without_series(self, condition: records.Absent | records.Always) -> str:
         if isinstance(condition, records.Always):

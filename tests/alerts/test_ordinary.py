@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import pytest
 
-from tests.support.incidents import fired
+from tests.support.incidents import Incidents
 from tests.support.ordinary import Life, Process
 
-pytestmark = pytest.mark.slow
+# A minute of a life is a scrape.
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("scrape_seconds", [60])]
 _LOADS = 12
 """Minutes that a replica loads weights."""
 
@@ -24,14 +24,14 @@ def _restarting(name: str, minutes: int, *at: int, loads: int = _LOADS) -> list[
     ]
 
 
-def test_a_rolling_upgrade_of_eight(promtool: Path, tmp_path: Path) -> None:
+def test_a_rolling_upgrade_of_eight(incidents: Incidents) -> None:
     """One after the other is replaced by a new one, under a name of its own, in an hour and a half."""
     minutes, lead = 180, 70
     old = [Process(f"old-{number}", 0, 0, lead + 10 * (number + 1) + _LOADS) for number in range(8)]
     new = [Process(f"new-{n}", lead + 10 * (n + 1), lead + 10 * (n + 1) + _LOADS, minutes) for n in range(8)]
     life = Life(minutes, [*old, *new], lambda _: 16.0, lambda _: 8)
 
-    assert fired(promtool, tmp_path, life.series(), life.minutes) == {}
+    assert incidents.fired(life.series(), life.minutes) == {}
 
 
 def _day(replicas: int, night: int, *, every: int, upgrade: int) -> Life:
@@ -67,20 +67,20 @@ def _day(replicas: int, night: int, *, every: int, upgrade: int) -> Life:
 
 
 @pytest.mark.proof
-def test_a_day_of_twenty(promtool: Path, tmp_path: Path) -> None:
+def test_a_day_of_twenty(incidents: Incidents) -> None:
     """Restarts, an evening and a night without traffic, a morning from 8 to 20 replicas, and a rolling upgrade."""
     life = _day(20, night=60, every=40, upgrade=8)
 
-    assert fired(promtool, tmp_path, life.series(), life.minutes) == {}
+    assert incidents.fired(life.series(), life.minutes) == {}
 
 
-def test_a_failure_in_it_is_reported(promtool: Path, tmp_path: Path) -> None:
+def test_a_failure_in_it_is_reported(incidents: Incidents) -> None:
     """The same kind of life, in which an upgrade's replicas do not come up."""
     minutes, lead = 150, 20
     old = [Process(f"old-{number}", 0, 0, lead + 10 * (number + 1)) for number in range(8)]
     new = [Process(f"new-{n}", lead + 10 * (n + 1), minutes, minutes) for n in range(8)]
     life = Life(minutes, [*old, *new], lambda _: 16.0, lambda _: 8)
 
-    (found,) = fired(promtool, tmp_path, life.series(), life.minutes).values()
+    (found,) = incidents.fired(life.series(), life.minutes).values()
     assert 'alertname="ServescopeReplicasBelowDesired"' in found
     assert 'alertname="ServescopeDeploymentDown"' in found

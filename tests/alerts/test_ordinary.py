@@ -9,8 +9,11 @@ import pytest
 from tests.support.incidents import Incidents
 from tests.support.ordinary import Life, Process
 
-# A minute of a life is a scrape.
-pytestmark = [pytest.mark.slow, pytest.mark.parametrize("scrape_seconds", [60])]
+pytestmark = pytest.mark.slow
+_EACH_MINUTE = pytest.mark.parametrize("scrape_seconds", [60])
+"""A minute of a life is a scrape."""
+_TOO_MANY = ("ServescopeTargetDown", "ServescopeFleetUnseen")
+"""They load more samples of two hundred replicas than promtool allows, which are 10,000 for a rule."""
 _LOADS = 12
 """Minutes that a replica loads weights."""
 
@@ -24,6 +27,7 @@ def _restarting(name: str, minutes: int, *at: int, loads: int = _LOADS) -> list[
     ]
 
 
+@_EACH_MINUTE
 def test_a_rolling_upgrade_of_eight(incidents: Incidents) -> None:
     """One after the other is replaced by a new one, under a name of its own, in an hour and a half."""
     minutes, lead = 180, 70
@@ -67,6 +71,7 @@ def _day(replicas: int, night: int, *, every: int, upgrade: int) -> Life:
 
 
 @pytest.mark.proof
+@_EACH_MINUTE
 def test_a_day_of_twenty(incidents: Incidents) -> None:
     """Restarts, an evening and a night without traffic, a morning from 8 to 20 replicas, and a rolling upgrade."""
     life = _day(20, night=60, every=40, upgrade=8)
@@ -74,6 +79,31 @@ def test_a_day_of_twenty(incidents: Incidents) -> None:
     assert incidents.fired(life.series(), life.minutes) == {}
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize("scrape_seconds", [120])
+def test_hours_of_two_hundred(incidents: Incidents) -> None:
+    """One of them is restarted every other minute, and loads weights for twelve."""
+    replicas, minutes = 200, 180
+    at = {number: range(20 + 2 * number, minutes, 2 * replicas) for number in range(replicas)}
+    processes = [each for number in at for each in _restarting(f"r{number}", minutes, *at[number])]
+    life = Life(minutes, processes, lambda _: 2.0 * replicas, lambda _: replicas)
+
+    assert incidents.fired(life.series(), life.minutes, without=_TOO_MANY) == {}
+
+
+@pytest.mark.proof
+@_EACH_MINUTE
+def test_an_office_tool_from_its_second_evening_on(incidents: Incidents) -> None:
+    """Nobody uses it from 18 to 8 o'clock; it is up all day."""
+    second = 24 * 60
+    minutes = second + 15 * 60
+    processes = [Process(f"r{number}", 0, 0, minutes) for number in range(2)]
+    life = Life(minutes, processes, lambda minute: 4.0 * (minute % second < 10 * 60), lambda _: 2)
+
+    assert incidents.fired(life.series(), life.minutes, since=second + 60) == {}
+
+
+@_EACH_MINUTE
 def test_a_failure_in_it_is_reported(incidents: Incidents) -> None:
     """The same kind of life, in which an upgrade's replicas do not come up."""
     minutes, lead = 150, 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,20 +53,25 @@ class Incidents:
         given: Mapping[str, Stretches],
         minutes: int,
         *,
+        since: int = 0,
+        without: Collection[str] = (),
         severities: Iterable[str] = ("critical", "warning"),
     ) -> dict[str, str]:
         """What promtool finds of alerts of these severities on deployments and targets that fired; empty for none.
 
-        They are evaluated every other minute. Those on objectives are left out, as are those on the monitoring.
+        Those that fire after the minute `since` count, `without` some. They are evaluated every other minute. Those on
+        objectives are left out, as are those on the monitoring.
         """
         names = [
             alert.name
             for alert in ALERTS.values()
             if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
+            if alert.name not in without
         ]
         chosen = f'severity=~"{"|".join(severities)}"'
+        found_in = f'ALERTS{{alertstate="firing",{chosen}}}[{minutes - since}m]'
         found = {
-            "expr": f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing",{chosen}}}[{minutes}m]))',
+            "expr": f"count by (alertname) (count_over_time({found_in}))",
             "eval_time": f"{minutes - 1}m",
             "exp_samples": [],
         }
@@ -100,9 +105,13 @@ def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
 def _values(key: str, stretches: Stretches, scrape_seconds: int) -> str:
     """A series as promtool takes it, a value a scrape; a counter begins anew where it was not exposed."""
     is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
-    words, total = [], 0.0
+    words, total, begins = [], 0.0, 0
     for minutes, value in stretches:
-        count = minutes * 60 // scrape_seconds
+        ends = begins + minutes
+        count = ends * 60 // scrape_seconds - begins * 60 // scrape_seconds
+        begins = ends
+        if not count:
+            continue
         if value is None:
             words.append("stale" if count == 1 else f"stale _x{count - 1}")
             total = 0.0

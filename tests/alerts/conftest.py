@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.incidents import Incidents
+
 
 @pytest.fixture(params=["promtool", "promtool_3"])
 def both_promtools(request: pytest.FixtureRequest) -> Path:
@@ -25,3 +27,16 @@ def each_promtool(request: pytest.FixtureRequest) -> Path:
 def is_left_open(request: pytest.FixtureRequest) -> bool:
     """Whether ranges are open to the left, as those of Prometheus 3 are."""
     return "promtool_3" in request.node.name
+
+
+@pytest.fixture(params=[30, pytest.param(15, marks=pytest.mark.proof), pytest.param(60, marks=pytest.mark.proof)])
+def scrape_seconds(request: pytest.FixtureRequest) -> int:
+    """The usual intervals of scrapes: `make proofs` has the others."""
+    seconds: int = request.param
+    return seconds
+
+
+@pytest.fixture
+def incidents(promtool: Path, tmp_path: Path, scrape_seconds: int) -> Incidents:
+    """Incidents scraped at this interval."""
+    return Incidents(promtool, tmp_path, scrape_seconds)

@@ -27,6 +27,7 @@ from servescope.alerting.records import PERCENT, Alert, BadRatio, FigureRef, lab
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
     ABORTS_TRAFFIC,
+    ANSWERS_TRAFFIC,
     BAD_REQUESTS,
     COMPARED_TRAFFIC,
     DRAFT_TRAFFIC,
@@ -157,6 +158,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"rate(kv_cache_eligible_tokens_total[5m])))) >= {PROMPT_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {COMPARED_TRAFFIC.value:g}",
         f"deployment:requests:rate5m >= {ABORTS_TRAFFIC.value:g}",
+        f"avg_over_time(deployment:requests:rate5m[8m]) >= {ANSWERS_TRAFFIC.value:g}",
         f"deployment:concurrent_requests:sum >= {HANGING_FLOOR.value:g}",
         f"rate(time_per_output_token_seconds_count[5m])))) >= {SLOW_TRAFFIC.value:g}",
         f"deployment:requests:increase1h) >= {BAD_REQUESTS.value:g}",

@@ -311,6 +311,8 @@ _FEWER: Changed = {_REQUESTS: 2.0, _REQUESTS_HERE: 200.0}
 _ENDS = " ".join(["5"] * 5 + [STALE] * 100)
 """A recorded rate after the last scrape of what it is made of."""
 _SHORT = 100 * ANSWERS_KEPT.value / _HAIR
+# Few enough for answers that shrink once the last minutes have no others.
+_FEW = 60.0
 _FALLS_LATER = " ".join(["5"] * 20 + ["1"] * 200)
 _TIMES = [series(f"time_per_output_token_seconds_{part}", {**DEPLOYMENT, "replica": "r0"}) for part in ("sum", "count")]
 
@@ -1156,13 +1158,14 @@ PROOFS: Mapping[str, Proof] = {
     ),
     "ServescopeAnswersShrink": Proof(
         {_LENGTH: 100.0, _WRITTEN: 500.0, _REQUESTS: 5.0},
-        {_LENGTH: 5.0, _WRITTEN: 25.0}, 5.0,
+        {_LENGTH: 5.0, _WRITTEN: _FEW}, 5.0,
         {
-            "at the boundary": {_LENGTH: 100 * ANSWERS_KEPT.value, _WRITTEN: 50.0},
+            "at the boundary": {_LENGTH: 100 * ANSWERS_KEPT.value, _WRITTEN: _FEW},
+            "a short one among others": {_LENGTH: 1.0, _WRITTEN: 500 * ANSWERS_KEPT.value},
             "as many tokens, of more requests": {_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value, _REQUESTS: 50.0},
             "other requests": {_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: 1.5},
             "just fewer requests": {
-                _LENGTH: " ".join(["1"] * 10 + [STALE] * 200), _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.26)
+                _LENGTH: " ".join(["1"] * 10 + [STALE] * 200), _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.14)
             },
             "hardly any requests": {
                 _LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
@@ -1172,18 +1175,18 @@ PROOFS: Mapping[str, Proof] = {
         },
         also={
             "just short enough": (
-                {_LENGTH: _SHORT, _WRITTEN: 50.0}, _SHORT
+                {_LENGTH: _SHORT, _WRITTEN: 500 * ANSWERS_KEPT.value / _HAIR}, _SHORT
             ),
-            "empty": ({_LENGTH: 0.0, _WRITTEN: 0.0}, 0.0),
-            "nearly as many tokens": ({_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value / _HAIR}, 1.0),
-            "just as many requests": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.34)}, 1.0),
+            "empty": ({_LENGTH: 0.0, _WRITTEN: _FEW}, 0.0),
+            "nearly as many tokens": ({_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value / _HAIR, _REQUESTS: 50.0}, 1.0),
+            "just as many requests": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.29)}, 1.0),
             "traffic at its floor": (
                 {_LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 1.0
             ),
-            "traffic that falls later": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _FALLS_LATER}, 1.0),
+            "traffic that falls later": ({_LENGTH: 1.0, _WRITTEN: _FEW, _REQUESTS: _FALLS_LATER}, 1.0),
         },
         ends={"long enough": {_LENGTH: 100 * ANSWERS_KEPT.value, _REQUESTS: 0.5}},
-        lead=130, stays=100,
+        lead=130, lag=8, open_lag=7, stays=100,
     ),
     "ServescopeClientErrorsHigh": Proof(
         {_INVALID: 0.0, _REQUESTS: 5.0}, {_INVALID: CLIENT_ERRORS_MORE.value * _HAIR}, CLIENT_ERRORS_MORE.value * _HAIR,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,63 +25,67 @@ def of_replica(name: str, replica: str = "r0", **labels: str) -> str:
     return series(name, {**TARGET, "replica": replica, **labels})
 
 
-def firing(
-    promtool: Path,
-    folder: Path,
-    given: Mapping[str, Stretches],
-    checks: Mapping[str, Mapping[int, bool]],
-    *,
-    scrape_seconds: int = 60,
-    count: int = 1,
-) -> dict[str, str]:
-    """What promtool finds otherwise than whether alerts fire at minutes, evaluated once a minute; empty for nothing.
+@dataclass(frozen=True, slots=True)
+class Incidents:
+    """Incidents through promtool in a folder, scraped every so many seconds."""
 
-    Of each alert, `count` of its label sets fire.
-    """
-    found = [
-        check_firing(name, minute, fires * count)
-        for name, minutes in checks.items()
-        for minute, fires in minutes.items()
-    ]
-    test: dict[str, Any] = {
-        "interval": f"{scrape_seconds}s",
-        "input_series": [{"series": key, "values": _values(key, each, scrape_seconds)} for key, each in given.items()],
-        "promql_expr_test": found,
-    }
-    return failures(promtool, folder, {"incident": Suite([test], _groups(checks))})
+    promtool: Path
+    folder: Path
+    scrape_seconds: int
 
+    def firing(
+        self, given: Mapping[str, Stretches], checks: Mapping[str, Mapping[int, bool]], *, count: int = 1
+    ) -> dict[str, str]:
+        """What promtool finds otherwise than whether alerts fire at minutes, once a minute; empty for nothing.
 
-def fired(
-    promtool: Path,
-    folder: Path,
-    given: Mapping[str, Stretches],
-    minutes: int,
-    *,
-    severities: Iterable[str] = ("critical", "warning"),
-    scrape_seconds: int = 60,
-) -> dict[str, str]:
-    """What promtool finds of alerts of these severities on deployments and targets that fired at all; empty for none.
+        Of each alert, `count` of its label sets fire.
+        """
+        found = [
+            check_firing(name, minute, fires * count)
+            for name, minutes in checks.items()
+            for minute, fires in minutes.items()
+        ]
+        suite = Suite([self._test(given, found)], _groups(checks))
+        return failures(self.promtool, self.folder, {"incident": suite})
 
-    They are evaluated every other minute. Those on objectives are left out, as are those on the monitoring.
-    """
-    names = [
-        alert.name
-        for alert in ALERTS.values()
-        if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
-    ]
-    chosen = f'severity=~"{"|".join(severities)}"'
-    found = {
-        "expr": f'count by (alertname) (count_over_time(ALERTS{{alertstate="firing",{chosen}}}[{minutes}m]))',
-        "eval_time": f"{minutes - 1}m",
-        "exp_samples": [],
-    }
-    test: dict[str, Any] = {
-        "interval": f"{scrape_seconds}s",
-        "input_series": [{"series": key, "values": _values(key, each, scrape_seconds)} for key, each in given.items()],
-        "promql_expr_test": [found],
-    }
-    groups = [{**group, "interval": "2m"} for group in _groups(names)]
-    return failures(promtool, folder, {"life": Suite([test], groups, interval="2m")})
+    def fired(
+        self,
+        given: Mapping[str, Stretches],
+        minutes: int,
+        *,
+        since: int = 0,
+        without: Collection[str] = (),
+        severities: Iterable[str] = ("critical", "warning"),
+    ) -> dict[str, str]:
+        """What promtool finds of alerts of these severities on deployments and targets that fired; empty for none.
+
+        Those that fire after the minute `since` count, `without` some. They are evaluated every other minute. Those on
+        objectives are left out, as are those on the monitoring.
+        """
+        names = [
+            alert.name
+            for alert in ALERTS.values()
+            if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
+            if alert.name not in without
+        ]
+        chosen = f'severity=~"{"|".join(severities)}"'
+        found_in = f'ALERTS{{alertstate="firing",{chosen}}}[{minutes - since}m]'
+        found = {
+            "expr": f"count by (alertname) (count_over_time({found_in}))",
+            "eval_time": f"{minutes - 1}m",
+            "exp_samples": [],
+        }
+        groups = [{**group, "interval": "2m"} for group in _groups(names)]
+        suite = Suite([self._test(given, [found])], groups, interval="2m")
+        return failures(self.promtool, self.folder, {"life": suite})
+
+    def _test(self, given: Mapping[str, Stretches], checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        values = {key: _values(key, each, self.scrape_seconds) for key, each in given.items()}
+        return {
+            "interval": f"{self.scrape_seconds}s",
+            "input_series": [{"series": key, "values": each} for key, each in values.items()],
+            "promql_expr_test": checks,
+        }
 
 
 def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
@@ -100,9 +105,13 @@ def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
 def _values(key: str, stretches: Stretches, scrape_seconds: int) -> str:
     """A series as promtool takes it, a value a scrape; a counter begins anew where it was not exposed."""
     is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
-    words, total = [], 0.0
+    words, total, begins = [], 0.0, 0
     for minutes, value in stretches:
-        count = minutes * 60 // scrape_seconds
+        ends = begins + minutes
+        count = ends * 60 // scrape_seconds - begins * 60 // scrape_seconds
+        begins = ends
+        if not count:
+            continue
         if value is None:
             words.append("stale" if count == 1 else f"stale _x{count - 1}")
             total = 0.0

@@ -89,6 +89,8 @@ class Life:
             of_replica("output_tokens_total", replica): _TOKENS_OUT,
             of_replica("output_tokens_per_request_sum", replica): _TOKENS_OUT,
             of_replica("output_tokens_per_request_count", replica): 1.0,
+            of_replica("request_duration_seconds_sum", replica): _SECONDS,
+            of_replica("request_duration_seconds_count", replica): 1.0,
             of_replica("time_per_output_token_seconds_sum", replica): _SECONDS / _TOKENS_OUT,
             of_replica("time_per_output_token_seconds_count", replica): 1.0,
         }

@@ -24,26 +24,34 @@ def _before(shown: records.FigureRef) -> records.OverTime:
     return records.OverTime("avg", shown, "1h", before="30m")
 
 
+def _lately(shown: records.FigureRef) -> records.OverTime:
+    """Its average over the last minutes; those of the rate included they are 13."""
+    return records.OverTime("avg", shown, "8m")
+
+
 ANSWERS_ALERTS: Final = (
     records.Alert(
         "ServescopeAnswersShrink", "critical", "engine", "serving",
         records.All((
-            records.Compare(_LENGTH, "<", records.Scaled(_before(_LENGTH), _KEPT)),
-            # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
-            records.Compare(_WRITTEN, "<", records.Scaled(_before(_WRITTEN), _SAME)),
-            # Over ten minutes, those of the rate included, as requests come in bursts.
+            # The shortest of the last minutes: between bursts nothing is answered.
+            records.Compare(records.OverTime("min", _LENGTH, "10m"), "<", records.Scaled(_before(_LENGTH), _KEPT)),
+            # By all requests of some bursts, as those between them are probes, which are answered with a token.
             records.Compare(
-                records.OverTime("avg", _RATE, "5m"), ">=", records.Scaled(records.OverTime("avg", _RATE, "3h"), _SAME)
+                records.Quotient(_lately(_WRITTEN), _lately(_RATE)), "<", records.Scaled(_before(_LENGTH), _KEPT)
             ),
-            records.Compare(_RATE, ">=", _FLOOR),
+            # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
+            records.Compare(_lately(_WRITTEN), "<", records.Scaled(_before(_WRITTEN), _SAME)),
+            records.Compare(_lately(_RATE), ">=", records.Scaled(records.OverTime("avg", _RATE, "3h"), _SAME)),
+            records.Compare(_lately(_RATE), ">=", _FLOOR),
         )),
         "Answers are far shorter than before.",
         f"The answers of {records.WHO} have {records.NUMBER} tokens on average, less than {_KEPT:%} of an hour ago, at "
         "about the same request rate.",
         records.Runbook(
             f"The mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour that ended "
-            f"30 minutes ago, the output tokens per second are below {_SAME:%}, and there are at least {_SAME:%} as "
-            "many requests as on average over three hours: the same traffic gets shorter answers, or empty ones. They "
+            f"30 minutes ago, and so are the tokens of the last minutes by their requests; the output tokens per "
+            f"second are below {_SAME:%}, and there are at least {_SAME:%} as many requests as on average over three "
+            "hours: the same traffic gets shorter answers, or empty ones. They "
             "count as ok. The alert stays active while answers are as short, for some hours.",
             "Answers are empty, or break off after a few words.",
             "Send the same request to a replica yourself and read the answer. Compare the share of answers that end at "
@@ -64,7 +72,8 @@ ANSWERS_ALERTS: Final = (
             "The owner of the model, now, if a rollback is not yours to do.",
             "Answers are about as long as before.",
         ),
-        "requests", "output_tokens_per_request", for_="7m", keep_firing_for="5m",
+        "requests", "output_tokens_per_request", for_="2m", keep_firing_for="5m",
+        waits_less="the tokens of the last 13 minutes fall slowly", panel="Output tokens per request",
         lasts=records.Compare(_LENGTH, "<", records.Scaled(records.OverTime("max", _LENGTH, "6h"), _KEPT)),
     ),
     records.Alert(

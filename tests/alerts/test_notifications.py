@@ -311,7 +311,8 @@ def test_the_first_sixty_characters_say_what_is_wrong_and_where(amtool: Path, tm
     alert = ALERTS[name]
     long, short = "llama-3-3-70b-instruct-fp8-eu-west-1-aaa", "llama-3-3-…-west-1-aaa"
     places = dict.fromkeys(("deployment_id", "model_name", "plan", "customer", "instance"), long)
-    (shown,) = alerts_of(Options(), name, value=0.99 if "humanizePercentage" in alert.headline else 123.0, **places)
+    value = 0.99 if "humanizePercentage" in alert.headline else 123.0
+    shown = _alert(Options(), name, over=False, began=_STARTED, value=value, labels={**places, "replica": "r0"})
     named = [label for label in places if label in shown["labels"]]
     own, lists = shown["annotations"]["headline"], alert.lists is not None
     where = short if named else "servescope"

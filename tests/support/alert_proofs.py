@@ -798,6 +798,7 @@ PROOFS: Mapping[str, Proof] = {
             "nearly all end": {_REQUESTS_HERE: 10 * HANGING_TIMES.value * _HAIR, _UNENDED: HANGING_SHARE.value},
             "few": {_REQUESTS_HERE: HANGING_FLOOR.value * 0.99, _UNENDED: 0.5, _REQUESTS: 1.0},
             "not many times those of before": {_REQUESTS_HERE: 20 * GROWN_TIMES.value},
+            "as many as once before": {_REQUESTS_HERE: ("20 " * 19 + "70", 70.0), _UNENDED: None},
         },
         also={
             "as few as suffice": (

@@ -33,6 +33,7 @@ _MORE: Final = bound(bounds.ABORTS_MORE)
 _MOST: Final = bound(bounds.ABORTS_MOST)
 
 _IN_FLIGHT: Final = FigureRef("concurrent_requests")
+_FEWEST: Final = OverTime("min", _IN_FLIGHT, "15m")
 _TIMES: Final = bound(bounds.HANGING_TIMES)
 _SHARE: Final = bound(bounds.HANGING_SHARE)
 _FLOOR: Final = bound(bounds.HANGING_FLOOR)
@@ -91,11 +92,11 @@ UNANSWERED_ALERTS: Final = (
                 Compare(_IN_FLIGHT, ">=", _FLOOR),
                 Any((
                     Compare(OverTime("min", FigureRef("request_unended_share"), "15m"), ">", _SHARE),
-                    Compare(
-                        OverTime("min", _IN_FLIGHT, "15m"),
-                        ">",
-                        Scaled(OverTime("avg", _IN_FLIGHT, "1d", before="1h"), _GROWN),
-                    ),
+                    All((
+                        Compare(_FEWEST, ">", Scaled(OverTime("avg", _IN_FLIGHT, "1d", before="1h"), _GROWN)),
+                        # The average of a day with a long night is far below what every morning brings.
+                        Compare(_FEWEST, ">", OverTime("max", _IN_FLIGHT, "1d", before="1h")),
+                    )),
                 )),
             )),
             Compare(_IN_FLIGHT, "<=", Scaled(_ACCOUNTED_FOR, _TIMES)),
@@ -104,9 +105,9 @@ UNANSWERED_ALERTS: Final = (
         f"{WHO} has {NUMBER} requests in flight, many more than end: some of them hang.",
         Runbook(
             f"For longer than 15 minutes more than {_SHARE:%} of the requests that started did not end, or the "
-            f"requests in flight are more than {_GROWN:g} times as many as over the day before; and they are more "
-            f"than {_TIMES:g} times as many as the rate at which requests end and their duration account for. A "
-            "request that hangs is in no histogram of latencies and is no error.",
+            f"requests in flight are more than {_GROWN:g} times as many as on average over the day before, and more "
+            f"than ever in it; and they are more than {_TIMES:g} times as many as the rate at which requests end and "
+            "their duration account for. A request that hangs is in no histogram of latencies and is no error.",
             "Some users wait until a time limit ends their request. What hangs also holds its part of the batch and of "
             "the KV cache, so that others wait longer.",
             "Look at the tokens per second and the queue of the replica that holds them, and in its log for a blocked "

@@ -129,12 +129,12 @@ def _clock_offsets(options: Options) -> str:
     """
     collectors = _on_page(CLOCK_SERIES, options)
     agents = _AGENT_TIME + matchers_promql((("job", (AGENTS_JOB,)),))
-    by = ", ".join(("job", "instance", *options.common.extra_labels))
-    own = f"max by ({by}) ({collectors} - timestamp({collectors}) or {agents} - timestamp({agents}))"
+    by = f"by ({', '.join(('job', 'instance', *options.common.extra_labels))})"
+    own = f"max {by} ({collectors} - timestamp({collectors}) or {agents} - timestamp({agents}))"
     asked = _asked(options)
     # What is more than five minutes behind is not looked back to.
     newest = f"(timestamp({asked}) or timestamp({asked} offset 5m))"
-    behind = f"-max by ({by}) (time() - {newest} > {UNASKED_SECONDS})"
+    behind = f"0 - max {by} (time() - {newest} > {UNASKED_SECONDS})"
     off = f"abs({agents} - timestamp({agents})) > {UNASKED_SECONDS}"
     return f"{own} or ({behind} unless on ({_fleet(options)}) ({off}))"
 

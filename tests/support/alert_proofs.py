@@ -1007,10 +1007,19 @@ PROOFS: Mapping[str, Proof] = {
             "given up on purpose": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: _FROM_NONE},
             "retired": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SHARE: 0.0},
-            "the first ones start": dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (None, 0.0)),
+            "the first ones start": {
+                **dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (None, 0.0)),
+                **dict.fromkeys((_ROUTER_AGE, _SECOND_ROUTER_AGE), (None, 15.0)),
+            },
         },
         also={
-            "listed again": ({_ROUTER_UP: (_UP_BEFORE, 0.0), _SECOND_ROUTER_UP: (None, None)}, 0.0),
+            "listed again": (
+                {
+                    _ROUTER_UP: (_UP_BEFORE, 0.0), _ROUTER_AGE: (_UP_BEFORE, 15.0),
+                    _SECOND_ROUTER_UP: (None, None), _SECOND_ROUTER_AGE: (None, None),
+                },
+                0.0,
+            ),
             "soon after their first start": (dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP), (_UP_SINCE, 0.0)), 0.0),
             "no autoscaler is known": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: None}, 0.0),
             "one is ordered": ({_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 1.0}, 0.0),

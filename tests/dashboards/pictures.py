@@ -41,6 +41,8 @@ EMPTY_HERE: Final = frozenset(
         "Inter-token latency: attainment", "Inter-token latency: bad share",
         # Nothing of the kind happens in that hour.
         "Up but not serving", "Autoscaler inactive", "GPU gone",
+        # Another program than the emulated ones counts errors of GPUs.
+        "GPU errors", "Last GPU error",
         # One collector, which pages nobody, whose lists lose nothing and whose targets it can read.
         "Dropped samples", "Samples dropped",
         "Notifications of the collector", "Notifications", "Phase down", "Notifications fail",

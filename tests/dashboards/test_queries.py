@@ -40,7 +40,7 @@ DECLARED = {
 NEVER_HERE = {
 
     "CPU", "Memory", "Routing decisions without the index", "Cache events dropped", "Up but not serving",
-    "Autoscaler inactive",
+    "Autoscaler inactive", "GPU errors", "Last GPU error",
 }  # fmt: skip
 
 WHILE_IT_HOLDS = {"Scale down loses cache"}

@@ -31,6 +31,8 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "gpu": ("0", "1"),
     "reason": ("saturated", "stale index"),
 }
+# What no instrument of ours exposes, and so no page of theirs has.
+_OF_EXPORTERS = {"gpu_errors_total", "gpu_last_error"}
 _FIRST_START = 1_000_000_000.0
 _ROLE_COMPONENTS = {"router": "router", "autoscaler": "autoscaler"}
 
@@ -117,7 +119,7 @@ class FakeTarget:
             if metric.name == REPLICA_START_TIME:
                 # Of one process, as long as it lives.
                 self._series.setdefault((metric.name, self.identity.labels()), _FIRST_START + self._previous)
-            elif metric.component in (component, "process"):
+            elif metric.component in (component, "process") and metric.name not in _OF_EXPORTERS:
                 for labels in self._label_sets(metric):
                     _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
 

@@ -67,7 +67,7 @@ def test_a_fleet_that_changes_is_matched_anew() -> None:
 def test_conditions_are_matched_by_deployment(queued: dict[str, float], expected: dict[str, float]) -> None:
     """All of two conditions, unless a third holds; the value is the first one's."""
     condition = Except(All((Compare(_IN_FLIGHT, ">", 1.0), Compare(_QUEUED, ">", 1.0))), Compare(_RATE, ">=", 7.0))
-    alert = Alert("Test", "warning", "", "", condition, "", "", None, "", "")  # type: ignore[arg-type]
+    alert = Alert("Test", "warning", "", "", condition, "", "", None, "", "")  # type: ignore[arg-type] # no runbook
     compiled = compile_alert(alert)
     view = _View(concurrent_requests={"a": 5.0, "b": 6.0, "c": 7.0}, queued_requests=queued, request_rate={"b": 7.0})
     assert _by_deployment(compiled.active({}, _instant(view))) == expected

@@ -221,7 +221,7 @@ def test_what_runs_and_waits_is_the_schedulers(load: Load) -> None:
 
 
 def test_schedulers_that_repeat_each_other_are_not_added_up(load: Load) -> None:
-    """With metrics of all schedulers their ranks cannot be told from engines: what runs is absent."""
+    """With metrics of all schedulers their ranks cannot be distinguished from engines: what runs is absent."""
     plugin = load()
     plugin.start()
     plugin.start_scheduler(enable_metrics_for_all_schedulers=True).log_stats(Stats(QueueCount(3)))

@@ -192,6 +192,7 @@ def _begin(collector: Any, kind: type[_Server | _Scheduler], server_args: Any, l
     except ServescopeError as error:
         _disable(str(error))
     except Exception as error:
+        # Whatever SGLang passes in another release: the server must go on, without our page.
         _disable(f"{type(error).__name__}: {error}")
     else:
         _READERS[collector] = reader
@@ -207,6 +208,7 @@ def _read(collector: Any, read: Callable[[Any], None]) -> None:
     try:
         read(reader)
     except Exception as error:
+        # An error in a hook must not fail the request that it is about.
         if reader.instruments is None:
             del _READERS[collector]
             _disable(f"{type(error).__name__}: {error}")
@@ -238,6 +240,7 @@ def _before_abort(manager: Any, request: Any, *_: Any, **__: Any) -> None:
             return
         reason = getattr(request, "finished_reason", None) or {"type": "abort"}
     except Exception as error:
+        # A private method's arguments may change with any release; aborts are not counted then.
         _logger.debug("servescope: an aborted request cannot be read: %s", error)
         return
     _read(collector, lambda server: server.instruments.count_ended(_outcome(reason)))

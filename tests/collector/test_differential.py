@@ -77,7 +77,7 @@ _PROMOTED = Incident(45, rollout_phase="stable")
 def _target(
     name: str, identity: Mapping[str, str], role: str, seed: int, *incidents: Incident, **known: Any
 ) -> FakeTarget:
-    return FakeTarget(name, Identity(**identity, replica=name, role=role), seed, incidents, **known)
+    return FakeTarget(name, Identity(**identity, replica=name, role=role), seed, incidents, gpu_errors=True, **known)
 
 
 def _targets() -> dict[str, list[FakeTarget]]:

@@ -21,7 +21,8 @@ WINDOW, WINDOW_MS = "4s", 4_000
 
 
 def _target(name: str, role: str, seed: int, *incidents: Incident) -> FakeTarget:
-    return FakeTarget(name, Identity("llama-70b", "chat", "v1", replica=name, role=role), seed, incidents)
+    identity = Identity("llama-70b", "chat", "v1", replica=name, role=role)
+    return FakeTarget(name, identity, seed, incidents, gpu_errors=True)
 
 
 def _scenario() -> Scenario:

@@ -31,7 +31,7 @@ _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "gpu": ("0", "1"),
     "reason": ("saturated", "stale index"),
 }
-# What no instrument of ours exposes, and so no page of theirs has.
+# What no instrument of ours exposes, but exporters of GPUs do.
 _OF_EXPORTERS = {"gpu_errors_total", "gpu_last_error"}
 _FIRST_START = 1_000_000_000.0
 _ROLE_COMPONENTS = {"router": "router", "autoscaler": "autoscaler"}
@@ -58,13 +58,17 @@ class Incident:
 
 @dataclass(slots=True)
 class FakeTarget:
-    """One target: its name on the server, its identity, what happens to it, and when discovery knows of it."""
+    """One target: its name on the server, its identity, what happens to it, and when discovery knows of it.
+
+    With `gpu_errors` it also exposes what only exporters of GPUs count, which no page of our instruments has.
+    """
 
     name: str
     identity: Identity
     seed: int
     incidents: tuple[Incident, ...] = ()
     known: tuple[tuple[float, float], ...] = ((0.0, 1e9),)
+    gpu_errors: bool = False
     _series: dict[tuple[str, Labels], float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _random: random.Random = field(init=False)
@@ -119,7 +123,7 @@ class FakeTarget:
             if metric.name == REPLICA_START_TIME:
                 # Of one process, as long as it lives.
                 self._series.setdefault((metric.name, self.identity.labels()), _FIRST_START + self._previous)
-            elif metric.component in (component, "process") and metric.name not in _OF_EXPORTERS:
+            elif metric.component in (component, "process") and (self.gpu_errors or metric.name not in _OF_EXPORTERS):
                 for labels in self._label_sets(metric):
                     _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.alerting import records
-from servescope.alerting.labelled import NOTHING, Floats, Labelled, labelled_values, restrict
+from servescope.alerting.labelled import NOTHING, Floats, Labelled, labelled_values
 from servescope.contract.expressions import Vector
 from servescope.contract.own_metrics import FOREIGN_SERIES, own_family
 from servescope.contract.samples import Labels
@@ -25,31 +25,35 @@ from servescope.settings.clock import not_after
 _MOST_COMPILED: Final = 4096
 
 
-class View(Protocol):
-    """What an evaluation reads, at its instant; absent values are not in a vector."""
+Readings = Vector | Labelled
+"""What is read of a view: values by their labels."""
 
-    def figure(self, shown: records.FigureRef) -> Vector:
+
+class View(Protocol):
+    """What an evaluation reads, at its instant; absent values are left out."""
+
+    def figure(self, shown: records.FigureRef) -> Readings:
         """A figure's values, by the deployment's labels and the figure's own."""
 
-    def over(self, over: records.OverTime) -> Vector:
+    def over(self, over: records.OverTime) -> Readings:
         """An aggregate of a figure's values at the evaluations of a past window."""
 
-    def own(self, own: records.SelfMetric, before: str = "") -> Vector:
+    def own(self, own: records.SelfMetric, before: str = "") -> Readings:
         """The collector's own series now, or `before` ago."""
 
-    def highest(self, own: records.SelfMetric, window: str) -> Vector:
+    def highest(self, own: records.SelfMetric, window: str) -> Readings:
         """The highest values of one of the collector's own series within a past window."""
 
-    def lately(self, lately: records.Subquery) -> Vector:
+    def lately(self, lately: records.Subquery) -> Readings:
         """The maximum or minimum of a term over a past window."""
 
-    def measured(self, measured: records.AdHocExpression) -> Vector:
+    def measured(self, measured: records.AdHocExpression) -> Readings:
         """An expression over the default window, by `measured.labels`."""
 
-    def badness(self, badness: records.BadRatio) -> Vector:
+    def badness(self, badness: records.BadRatio) -> Readings:
         """An objective's bad share over its window."""
 
-    def ended(self, ended: records.RequestsEnded) -> Vector:
+    def ended(self, ended: records.RequestsEnded) -> Readings:
         """The number of requests that ended over a window of objectives."""
 
 
@@ -129,12 +133,13 @@ class _Part:
 class _Read:
     """What is read of a view, with keys that stay the same objects while the labels do."""
 
-    def __init__(self, read: Callable[[View], Vector]) -> None:
+    def __init__(self, read: Callable[[View], Readings]) -> None:
         self._read = read
         self._keys = NOTHING.keys
 
     def __call__(self, at: Instant) -> Labelled:
-        found = labelled_values(self._read(at.view), self._keys)
+        read = self._read(at.view)
+        found = read if isinstance(read, Labelled) else labelled_values(read, self._keys)
         self._keys = found.keys
         return found
 
@@ -163,9 +168,10 @@ def _condition(condition: records.Condition) -> Callable[[Instant], Labelled]:
         case records.Except(first, unless):
             return _except(_compiled(first), _compiled(unless), _shared(first, unless))
         case records.Disappeared(own, before):
-            return _Read(partial(_disappeared, condition, own, before))
+            return _disappeared(_compiled(own), _Read(partial(_past, condition, own, before)), condition.on)
         case records.Absent(name):
-            return _Read(lambda view: {} if view.own(records.SelfMetric(name)) else {(): 1.0})
+            read = _compiled(records.SelfMetric(name))
+            return lambda at: labelled_values({} if at.read(read).values.size else {(): 1.0})
         case records.Always():
             return _Read(lambda _: {(): 1.0})
         case records.All():
@@ -237,11 +243,16 @@ def _because(caused: _Part, cause: tuple[str, str]) -> Callable[[Instant], Label
     return compute
 
 
-def _disappeared(condition: records.Disappeared, own: records.SelfMetric, before: str, view: View) -> Vector:
-    same = condition.on
-    now = {restrict(labels, same) for labels in view.own(own)}
-    past = view.highest(own, before) if condition.at_any_time else view.own(own, before)
-    return {labels: value for labels, value in past.items() if restrict(labels, same) not in now}
+def _past(condition: records.Disappeared, own: records.SelfMetric, before: str, view: View) -> Readings:
+    return view.highest(own, before) if condition.at_any_time else view.own(own, before)
+
+
+def _disappeared(now: _Part, past: _Read, on: tuple[str, ...]) -> Callable[[Instant], Labelled]:
+    def compute(at: Instant) -> Labelled:
+        found = past(at)
+        return found.where(found.keys.rows_in(at.read(now).keys, on) < 0)
+
+    return compute
 
 
 def _term(term: records.Term) -> Callable[[Instant], Labelled]:

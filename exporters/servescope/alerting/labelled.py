@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.contract.expressions import Vector
+from servescope.contract.expressions import Matchers, Vector, matches
 from servescope.contract.samples import Labels, pick_labels
 
 Floats = NDArray[np.float64]
@@ -29,6 +29,10 @@ class Keys:
         self.labels = list(labels)
         # By what was asked; what is asked about others holds them, so that they are the same objects.
         self._remembered: dict[Hashable, tuple[Keys, Rows]] = {}
+
+    def updated(self, labels: list[Labels]) -> Keys:
+        """The keys of some label sets: these where they are the same."""
+        return self if labels == self.labels else Keys(labels)
 
     def restricted(self, by: tuple[str, ...]) -> Keys:
         """Each with only the labels in `by`."""
@@ -64,6 +68,16 @@ class Keys:
             known = self._remember((id(others), on), others, np.array(found, dtype=np.intp))
         return known[1]
 
+    def matching(self, where: Matchers) -> NDArray[np.bool_]:
+        """For each whether it matches."""
+        known = self._remembered.get(("matching", where))
+        if known is None:
+            rows = [row for row, labels in enumerate(self.labels) if matches(dict(labels), where)]
+            known = self._remember(("matching", where), self, np.array(rows, dtype=np.intp))
+        found = np.zeros(len(self.labels), dtype=np.bool_)
+        found[known[1]] = True
+        return found
+
     def taken(self, kept: NDArray[np.bool_]) -> Keys:
         """Those where `kept` (n,) is true."""
         name = kept.tobytes()
@@ -89,6 +103,14 @@ class Labelled(NamedTuple):
     def vector(self) -> Vector:
         """The values by their labels."""
         return dict(zip(self.keys.labels, self.values.tolist(), strict=True))
+
+    def matching(self, where: Matchers) -> Labelled:
+        """The values whose labels match."""
+        return self.where(self.keys.matching(where)) if where else self
+
+    def present(self) -> Labelled:
+        """The values that are not NaN."""
+        return self.where(self.values == self.values)
 
     def where(self, kept: NDArray[np.bool_]) -> Labelled:
         """The values where `kept` (n,) is true."""
@@ -117,9 +139,7 @@ NOTHING: Final = Labelled(Keys([]), np.zeros(0))
 
 def labelled_values(vector: Vector, known: Keys = NOTHING.keys) -> Labelled:
     """The values of a vector, with the keys that are `known` where they are the same."""
-    labels = list(vector)
-    keys = known if labels == known.labels else Keys(labels)
-    return Labelled(keys, np.fromiter(vector.values(), np.float64, len(labels)))
+    return Labelled(known.updated(list(vector)), np.fromiter(vector.values(), np.float64, len(vector)))
 
 
 # The same labels are restricted at every evaluation.

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from servescope.alerting.labelled import Labelled
 from servescope.collector.paging.budgets import SPACING_MS, Budgets
-from servescope.contract.expressions import Vector
 from servescope.contract.identity import Deployment
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.samples import Series, Snapshot
@@ -28,8 +28,8 @@ SERIES = tuple(Series("requests_total", (("outcome", outcome),)) for outcome in 
 WINDOWS = (1_800_000, 3_600_000, 7_200_000, 21_600_000, DAY, 3 * DAY)
 
 
-def share(found: Mapping[Objective, Vector]) -> float | None:
-    return found[REQUESTS].get(CHAT.labels())
+def share(found: Mapping[Objective, Labelled]) -> float | None:
+    return found[REQUESTS].vector().get(CHAT.labels())
 
 
 @pytest.mark.proof
@@ -97,11 +97,11 @@ def test_an_objective_without_its_bucket_has_no_share() -> None:
     series = (Series(count, ()), Series(bucket, (("le", "1"),)))
     for step in range(3):
         budgets.count("chat/r0", CHAT, Snapshot(series, np.array([10.0, 5.0]) * step))
-    assert budgets.shares(3_600_000, START)[LATENCY] == {}
+    assert budgets.shares(3_600_000, START)[LATENCY].vector() == {}
     edge = (series[0], Series(bucket, (("le", "2.5"),)))
     for step in range(3, 6):
         budgets.count("chat/r1", CHAT, Snapshot(edge, np.array([10.0, 5.0]) * step))
-    assert budgets.shares(3_600_000, START)[LATENCY] == {CHAT.labels(): 1 - 10 / 40}
+    assert budgets.shares(3_600_000, START)[LATENCY].vector() == {CHAT.labels(): 1 - 10 / 40}
 
 
 def test_each_target_is_held_to_the_first_edge_that_it_has() -> None:
@@ -113,16 +113,16 @@ def test_each_target_is_held_to_the_first_edge_that_it_has() -> None:
         for step in (1, 2):
             budgets.count(f"chat/{target}", CHAT, Snapshot(shown, np.array([10.0, 4.0, 8.0]) * step))
     # Four within 2.5 s at the first and eight within 4.7 s at the second, of twenty.
-    assert budgets.shares(3_600_000, START)[LATENCY] == {CHAT.labels(): pytest.approx(1 - 12 / 20)}
+    assert budgets.shares(3_600_000, START)[LATENCY].vector() == {CHAT.labels(): pytest.approx(1 - 12 / 20)}
 
 
 def test_requests_that_ended_are_counted_by_deployment() -> None:
     """Whatever their outcome, over a restart; none where nothing was compared yet."""
     budgets = Budgets((REQUESTS,), DAY)
-    assert budgets.ended(3_600_000, START) == {}
+    assert budgets.ended(3_600_000, START).vector() == {}
     for values in ([90.0, 1.0, 3.0], [100.0, 2.0, 3.0], [5.0, 1.0, 0.0]):
         budgets.count("chat/r0", CHAT, Snapshot(SERIES, np.array(values)))
-    assert budgets.ended(3_600_000, START) == {CHAT.labels(): 11.0 + 6.0}
+    assert budgets.ended(3_600_000, START).vector() == {CHAT.labels(): 11.0 + 6.0}
 
 
 def test_sums_continue_after_a_restart() -> None:

@@ -15,7 +15,7 @@ import pytest
 from alerts.objectives import objective_group
 from alerts.recording import render_recording_rules
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance, duration_ms, is_evaluated_by_collector
+from servescope.alerting.evaluation import Active, Instant, advance, duration_ms, is_evaluated_by_collector, values_of
 from servescope.alerting.promql import condition_promql
 from servescope.alerting.records import BadRatio, terms
 from servescope.contract.expressions import Vector
@@ -110,9 +110,10 @@ def _play(stack: ObservedStack) -> Played:
             (each.alert, each.labels): each.state for each in alerts.states.instances() if each.resolved_ms is None
         })  # fmt: skip
         played.own.append(stack.collector.own.read({*requirements.own, *requirements.counters}))
+        at = Instant(alerts.view)
         played.shares.append(
             {
-                term: dict(alerts.view.badness(term))
+                term: values_of(term, at)
                 for term in (*requirements.budgets, *requirements.badness)
                 if isinstance(term, BadRatio)
             }

@@ -17,11 +17,12 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from servescope.alerting.labelled import NOTHING, Keys, Labelled
 from servescope.collector.paging.recent_values import RecentValues
-from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, Vector, matches
+from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, matches
 from servescope.contract.identity import Deployment
 from servescope.contract.objectives import ENDED
-from servescope.contract.samples import Labels, Series, Snapshot
+from servescope.contract.samples import Series, Snapshot
 from servescope.contract.types import Objective
 from servescope.errors import UsageError
 from servescope.increments.extrapolation import Floats, step_gains
@@ -93,7 +94,9 @@ class Budgets:
         self._longest_ms = longest_ms
         self._counted: dict[str, _Counted] = {}
         self._sums: dict[Deployment, Floats] = {}
-        self._labels: dict[Deployment, Labels] = {}
+        # The deployments with sums, and their labels.
+        self._labelled: list[Deployment] = []
+        self._keys = NOTHING.keys
         # A row per kept instant; a column per deployment and part, for the sum and for the number of comparisons.
         self._kept: RecentValues[int] = RecentValues(2 * longest_ms)
         # The first column key of each deployment.
@@ -216,33 +219,28 @@ class Budgets:
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def shares(self, window_ms: int, at_ms: int) -> dict[Objective, Vector]:
+    def shares(self, window_ms: int, at_ms: int) -> dict[Objective, Labelled]:
         """The bad share of every objective over the window that ends now, absent where nothing was counted."""
         if not self._sums:
-            return {each: {} for each in self._shares}
+            return dict.fromkeys(self._shares, NOTHING)
         grown = self._grown(window_ms, at_ms)
         count = len(self._parts)
-        labels = self._group_labels()
-        found: dict[Objective, Vector] = {}
+        keys = self._group_keys()
+        found: dict[Objective, Labelled] = {}
         for objective, (above, below, is_rest) in self._shares.items():
             with np.errstate(invalid="ignore", divide="ignore"):
                 quotients = grown[:, above] / grown[:, below]
             known = (grown[:, below] > 0) & (grown[:, count + above] > 0)
             shares = 1.0 - quotients if is_rest else quotients
-            found[objective] = {labels[row]: float(shares[row]) for row in np.flatnonzero(known).tolist()}
+            found[objective] = Labelled(keys, shares).where(known)
         return found
 
-    def ended(self, window_ms: int, at_ms: int) -> Vector:
+    def ended(self, window_ms: int, at_ms: int) -> Labelled:
         """The number of requests that ended over the window that ends now, absent where nothing was counted."""
         if not self._sums:
-            return {}
+            return NOTHING
         grown = self._grown(window_ms, at_ms)
-        known = grown[:, len(self._parts) + self._ended] > 0
-        return {
-            deployment_labels: float(grown[row, self._ended])
-            for row, deployment_labels in enumerate(self._group_labels())
-            if known[row]
-        }
+        return Labelled(self._group_keys(), grown[:, self._ended]).where(grown[:, len(self._parts) + self._ended] > 0)
 
     def _grown(self, window_ms: int, at_ms: int) -> Floats:
         """The increases since the window's start, of each part and of its comparisons, (deployments, 2 parts)."""
@@ -250,10 +248,11 @@ class Budgets:
         start = self._kept.latest(at_ms - window_ms)
         return now if start is None else now - self._row(start[1])
 
-    def _group_labels(self) -> list[Labels]:
-        if self._labels.keys() != self._sums.keys():
-            self._labels = {deployment: deployment.labels() for deployment in self._sums}
-        return [self._labels[deployment] for deployment in self._sums]
+    def _group_keys(self) -> Keys:
+        deployments = list(self._sums)
+        if deployments != self._labelled:
+            self._labelled, self._keys = deployments, Keys([each.labels() for each in deployments])
+        return self._keys
 
     def _row(self, values: Floats) -> Floats:
         """The sums of a kept instant, (deployments, parts); 0 for a deployment that did not exist then."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeVar
 
 import numpy as np
@@ -42,11 +42,14 @@ class RecentValues(Generic[Key]):
         return self._times[self._start : self._end]
 
     def append(self, at_ms: int, values: Mapping[Key, float]) -> None:
-        """Append the values of an instant; drops later instants, as after a clock was set back."""
+        """Append the values of an instant by their keys; drops later instants, as after a clock was set back."""
+        self.append_each(at_ms, list(values), list(values.values()))
+
+    def append_each(self, at_ms: int, keys: list[Key], values: Sequence[float] | Floats) -> None:
+        """Append an instant's values, one for each of the keys; drops later instants too."""
         self._end = self._start + int(np.searchsorted(self.times, at_ms))
         self._start += int(np.searchsorted(self.times, self.believed_ms(at_ms) - self._span_ms))
         self._start = max(self._start, self._end - MOST_ROWS + 1)
-        keys = list(values)
         # The keys are nearly always those of the last time, and comparing them is faster than looking each up.
         new = [] if keys == self._last else [key for key in keys if key not in self.columns]
         rows, columns = self._values.shape
@@ -61,7 +64,7 @@ class RecentValues(Generic[Key]):
             self._places = np.array([self.columns[key] for key in keys], dtype=np.intp)
         row = self._values[self._end]
         row[:] = np.nan
-        row[self._places] = list(values.values())
+        row[self._places] = values
         self._times[self._end] = at_ms
         self._end += 1
 

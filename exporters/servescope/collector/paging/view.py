@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
 from servescope.alerting import records
 from servescope.alerting.evaluation import Instant, duration_ms, values_of
+from servescope.alerting.labelled import NOTHING, Floats, Keys, Labelled, Rows, labelled_values
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
@@ -23,11 +25,32 @@ from servescope.increments.extrapolation import LOOKBACK_MS, Range, WindowBounds
 from servescope.store.records import FigureTable
 
 
-class _Places(NamedTuple):
-    """A deployment's keys of figures, and the figure and labels of each, None for one that no condition reads."""
+class _Rows(NamedTuple):
+    """A figure's label sets, and the row of each among the values of all deployments."""
 
-    keys: list[str]
-    places: list[tuple[str, Labels] | None]
+    keys: Keys
+    rows: Rows
+
+
+class _Past:
+    """Recent values of series by their labels, read as `Labelled`."""
+
+    def __init__(self, span_ms: int) -> None:
+        self.values: RecentValues[Labels] = RecentValues(span_ms)
+        self._keys = NOTHING.keys
+
+    def append(self, at_ms: int, found: Labelled) -> None:
+        """Append the values of an instant."""
+        self.values.append_each(at_ms, found.keys.labels, found.values)
+
+    def labelled(self, values: Floats) -> Labelled:
+        """Values (keys,) by their labels, absent ones left out."""
+        self._keys = self._keys.updated(list(self.values.columns))
+        return Labelled(self._keys, values).present()
+
+    def reduced(self, function: str, within: Range) -> Labelled:
+        """An aggregate of the values of a time range."""
+        return self.labelled(reduced(function, self.values.between(within.first_ms, within.at_ms)[1]))
 
 
 class CollectorView:
@@ -38,67 +61,67 @@ class CollectorView:
         self._bounds = bounds
         longest_ms = max(requirements.budgets.values(), default=0)
         self.budgets = Budgets(objectives_of(requirements), longest_ms)
-        self._pasts: dict[records.FigureRef, RecentValues[Labels]] = {
-            shown: RecentValues(span_ms) for shown, span_ms in requirements.pasts.items()
-        }
-        self._owns: dict[str, RecentValues[Labels]] = {
-            name: RecentValues(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms
-        }
+        self._pasts = {shown: _Past(span_ms) for shown, span_ms in requirements.pasts.items()}
+        self._owns = {name: _Past(span_ms + LOOKBACK_MS) for name, span_ms in requirements.own.items() if span_ms}
         self._counters: RecentValues[tuple[str, Labels]] = RecentValues(max(requirements.counters.values(), default=0))
-        self._samples: dict[records.Subquery, RecentValues[Labels]] = {
-            lately: RecentValues(span_ms_of(lately)) for lately in requirements.lately
-        }
-        self._places: dict[Deployment, _Places] = {}
+        self._samples = {lately: _Past(span_ms_of(lately)) for lately in requirements.lately}
+        # The figures' keys of each deployment at the last evaluation, and where the values of each figure are.
+        self._known: list[tuple[Deployment, list[str]]] = []
+        self._rows: dict[str, _Rows] = {}
         self.at_ms = 0
-        self._figures: dict[str, Vector] = {}
+        self._figures: dict[str, Labelled] = {}
         # The values of each expression that conditions read beside figures, of all deployments.
         self._asked: dict[str, Vector] = {}
-        self._own: Mapping[str, Vector] = {}
+        self._own: dict[str, Labelled] = {}
         self._increases: dict[int, dict[tuple[str, Labels], float]] = {}
         self._listed: dict[records.SelfMetric, dict[tuple[str, ...], list[str]]] = {}
-        self._shares: dict[int, dict[Objective, Vector]] = {}
+        self._shares: dict[int, dict[Objective, Labelled]] = {}
 
     # --- Updating -----------------------------------------------------------------------------------------------------
 
     def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
         """Replace the evaluation: its instant, figures, and the collector's own series."""
-        self.at_ms, self._asked, self._own = at_ms, {}, own
+        self.at_ms, self._asked = at_ms, {}
         self._increases, self._shares, self._listed = {}, {}, {}
-        self._figures = self._vectors(deployments)
+        self._own = {name: labelled_values(found, self._current(name).keys) for name, found in own.items()}
+        self._figures = self._of_all(deployments)
         for derivation in deployments.values():
             for name, values in derivation.asked.items():
                 self._asked.setdefault(name, {}).update(values)
         for shown, past in self._pasts.items():
             past.append(at_ms, self.figure(shown))
         for name, before in self._owns.items():
-            before.append(at_ms, own.get(name, {}))
+            before.append(at_ms, self._current(name))
         counted = {
             (name, labels): value for name in self.requirements.counters for labels, value in own.get(name, {}).items()
         }
         self._counters.append(at_ms, counted)
         at = Instant(self)
         for lately, samples in self._samples.items():
-            if _is_due(lately, samples, at_ms):
-                samples.append(at_ms, values_of(lately.of, at))
+            if _is_due(lately, samples.values, at_ms):
+                samples.append(at_ms, labelled_values(values_of(lately.of, at)))
 
-    def _vectors(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Vector]:
-        vectors: dict[str, Vector] = {name: {} for name in self.requirements.figures}
-        former, self._places = self._places, {}
-        for deployment, derivation in deployments.items():
-            keys = list(derivation.figures)
-            places = former.get(deployment)
-            if places is None or places.keys != keys:
-                places = _Places(keys, [self._place(deployment, key) for key in keys])
-            self._places[deployment] = places
-            for place, value in zip(places.places, derivation.figures.values(), strict=True):
-                if place is not None:
-                    vectors[place[0]][place[1]] = value
-        return vectors
+    def _of_all(self, deployments: Mapping[Deployment, Derivation]) -> dict[str, Labelled]:
+        """The figures that conditions read, each of all deployments."""
+        known = [(deployment, list(derivation.figures)) for deployment, derivation in deployments.items()]
+        if known != self._known:
+            self._known, self._rows = known, self._find_rows(known)
+        values = np.fromiter(
+            chain.from_iterable(derivation.figures.values() for derivation in deployments.values()), np.float64
+        )
+        return {name: Labelled(found.keys, values[found.rows]) for name, found in self._rows.items()}
 
-    def _place(self, deployment: Deployment, key: str) -> tuple[str, Labels] | None:
-        """A key's figure and labels; see `_Places`."""
-        name, own = _parse_key(key)
-        return (name, make_labels((*deployment.labels(), *own))) if name in self.requirements.figures else None
+    def _find_rows(self, known: Iterable[tuple[Deployment, list[str]]]) -> dict[str, _Rows]:
+        found: dict[str, dict[Labels, int]] = {name: {} for name in self.requirements.figures}
+        keys = ((deployment, key) for deployment, of_it in known for key in of_it)
+        for row, (deployment, key) in enumerate(keys):
+            name, own = _parse_key(key)
+            if name in found:
+                found[name][make_labels((*deployment.labels(), *own))] = row
+        return {
+            name: _Rows(Keys(list(rows)), np.fromiter(rows.values(), np.intp, len(rows)))
+            for name, rows in found.items()
+        }
 
     def restore(self, tables: Mapping[Deployment, FigureTable]) -> None:
         """Restore past figures after a restart."""
@@ -112,9 +135,9 @@ class CollectorView:
                         for at_ms, value in zip(table.times.tolist(), column.tolist(), strict=True):
                             if value == value:
                                 instants.setdefault(at_ms, {})[labels] = value
-            past = self._pasts[shown] = RecentValues(span_ms)
+            past = self._pasts[shown] = _Past(span_ms)
             for at_ms in sorted(instants):
-                past.append(at_ms, instants[at_ms])
+                past.append(at_ms, labelled_values(instants[at_ms]))
 
     def restore_samples(self, lately: records.Subquery, figure: str, tables: Mapping[Deployment, FigureTable]) -> None:
         """Restore what is sampled for a term, as the sums of a figure by the term's labels, at each `every`.
@@ -131,27 +154,24 @@ class CollectorView:
                 sums = instants.setdefault(step_ms, {})
                 sums[group] = sums.get(group, 0.0) + value
         for at_ms in sorted(instants):
-            self._samples[lately].append(at_ms, instants[at_ms])
+            self._samples[lately].append(at_ms, labelled_values(instants[at_ms]))
 
     # --- Reading ------------------------------------------------------------------------------------------------------
 
-    def figure(self, shown: records.FigureRef) -> Vector:
+    def figure(self, shown: records.FigureRef) -> Labelled:
         """A figure's values now."""
-        found = self._figures.get(shown.figure, {})
-        if not shown.where:
-            return found
-        return {labels: value for labels, value in found.items() if _is_meant(labels, shown.where)}
+        return self._figures.get(shown.figure, NOTHING).matching(shown.where)
 
-    def over(self, over: records.OverTime) -> Vector:
+    def over(self, over: records.OverTime) -> Labelled:
         """An aggregate of a figure over a past window."""
-        end_ms = self.at_ms - duration_ms(over.before)
-        within = Range(end_ms, duration_ms(over.window), self._bounds)
-        past = self._pasts[over.shown]
-        return past.by_key(reduced(over.function, past.between(within.first_ms, end_ms)[1]))
+        return self._pasts[over.shown].reduced(over.function, self._within(over.window, over.before))
 
-    def own(self, own: records.SelfMetric, before: str = "") -> Vector:
+    def own(self, own: records.SelfMetric, before: str = "") -> Labelled:
         """A series of the collector's own now, or at the last evaluation at least `before` ago; or its increase."""
-        return self._increase(own) if own.increase_over else self._current(own, before)
+        if own.increase_over:
+            return labelled_values(self._increase(own))
+        found = self._earlier(own.name, duration_ms(before)) if before else self._current(own.name)
+        return found.matching(own.where)
 
     def listed(self, own: records.SelfMetric, labels: Mapping[str, str]) -> list[str]:
         """The values of the last label of a series of the collector's own now, of those with the other labels."""
@@ -159,31 +179,28 @@ class CollectorView:
         *others, last = own.by
         if known is None:
             known = self._listed[own] = {}
-            for found in map(dict, self.own(own)):
+            for found in map(dict, self.own(own).keys.labels):
                 known.setdefault(tuple(found.get(label, "") for label in others), []).append(found[last])
         return sorted(known.get(tuple(labels.get(label, "") for label in others), []))
 
-    def highest(self, own: records.SelfMetric, window: str) -> Vector:
+    def highest(self, own: records.SelfMetric, window: str) -> Labelled:
         """The highest values of a series of the collector's own at the evaluations of a past window."""
-        track = self._owns.get(own.name)
-        if track is None:
-            return {}
-        within = Range(self.at_ms, duration_ms(window), self._bounds)
-        found = track.by_key(reduced("max", track.between(within.first_ms, self.at_ms)[1]))
-        return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
+        past = self._owns.get(own.name)
+        return NOTHING if past is None else past.reduced("max", self._within(window)).matching(own.where)
 
-    def lately(self, lately: records.Subquery) -> Vector:
+    def lately(self, lately: records.Subquery) -> Labelled:
         """The maximum or minimum of a term at the samples of a past window."""
-        samples, end_ms = self._samples[lately], self.at_ms - duration_ms(lately.before)
-        within = Range(end_ms, duration_ms(lately.window), self._bounds)
-        return samples.by_key(reduced(lately.function, samples.between(within.first_ms, end_ms)[1]))
+        return self._samples[lately].reduced(lately.function, self._within(lately.window, lately.before))
+
+    def _within(self, window: str, before: str = "") -> Range:
+        return Range(self.at_ms - duration_ms(before), duration_ms(window), self._bounds)
 
     def measured(self, measured: records.AdHocExpression) -> Vector:
         """An expression over the figures' window, summed where it spans several deployments."""
         values = self._asked.get(self.requirements.measured[measured], {})
         return values if measured.level == DEPLOYMENT_LABELS else _summed(values.items(), measured.labels)
 
-    def badness(self, badness: records.BadRatio) -> Vector:
+    def badness(self, badness: records.BadRatio) -> Vector | Labelled:
         """An objective's bad share: from held scrapes where the window is short enough, else from `Budgets`."""
         name = self.requirements.badness.get(badness)
         if name is not None:
@@ -194,22 +211,19 @@ class CollectorView:
             shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
         return shares[badness.objective]
 
-    def ended(self, ended: records.RequestsEnded) -> Vector:
+    def ended(self, ended: records.RequestsEnded) -> Labelled:
         """The number of requests that ended over a window of objectives."""
         return self.budgets.ended(self.requirements.budgets[ended], self.at_ms)
 
-    def _current(self, own: records.SelfMetric, before: str) -> Vector:
-        found = self._own.get(own.name, {}) if not before else self._earlier(own.name, duration_ms(before))
-        if not own.where:
-            return found
-        return {labels: value for labels, value in found.items() if _is_meant(labels, own.where)}
+    def _current(self, name: str) -> Labelled:
+        return self._own.get(name, NOTHING)
 
-    def _earlier(self, name: str, before_ms: int) -> Vector:
-        track = self._owns.get(name)
-        found = None if track is None else track.latest(self.at_ms - before_ms)
-        if track is None or found is None or found[0] < self.at_ms - before_ms - LOOKBACK_MS:
-            return {}
-        return track.by_key(found[1])
+    def _earlier(self, name: str, before_ms: int) -> Labelled:
+        past = self._owns.get(name)
+        found = None if past is None else past.values.latest(self.at_ms - before_ms)
+        if past is None or found is None or found[0] < self.at_ms - before_ms - LOOKBACK_MS:
+            return NOTHING
+        return past.labelled(found[1])
 
     def _increase(self, own: records.SelfMetric) -> Vector:
         window_ms = duration_ms(own.increase_over)

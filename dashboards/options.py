@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
-from servescope.alerting.chosen import ALERTS_TABLE, read_choices
+from servescope.alerting.chosen import ALERTS_TABLE, THRESHOLDS_TABLE, read_choices
 from servescope.alerting.links import RUNBOOKS, is_runbooks, runbook_url
 from servescope.alerting.records import Alert
 from servescope.contract.expressions import COLLECTOR_LABELS
@@ -40,7 +38,7 @@ _TAKEN_LABELS = sorted(
         "team",
     }.union(*(metric.labels for metric in METRICS.values()))
 )  # fmt: skip
-_NO_TEXTS = ("labels", "thresholds", "engines", "extra_labels", "collector_labels")
+_NO_TEXTS = ("labels", "engines", "extra_labels", "collector_labels")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -54,8 +52,8 @@ class Options:
     beside the identity labels; of series that differ in `collector_labels` alone one counts. `figures` selects whether
     figures of a deployment are read from the recording rules over `window`, or computed over the displayed range.
     `histograms` selects whether panels can show native histograms too, which not every database has.
-    `thresholds` changes the thresholds of a figure's band. `engines` are the source maps in use; empty for all.
-    `choices` are the table [alerts]: the numbers, objectives and stacks of the rules.
+    `engines` are the source maps in use; empty for all. `choices` are the tables [thresholds] and [alerts]: the
+    numbers, objectives and stacks of the rules.
     """
 
     prefix: str = "servescope"
@@ -70,7 +68,6 @@ class Options:
     figures: str = "recorded"
     histograms: str = "both"
     window: str = DEFAULT_WINDOW
-    thresholds: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
     scrape_interval: str = "15s"
     refresh: str = "30s"
     time_from: str = "now-1h"
@@ -105,11 +102,7 @@ class Options:
 
     def band(self, figure: str) -> Band | None:
         """The figure's band, with the operator's thresholds."""
-        band = FIGURES[figure].band
-        edges = self.thresholds.get(figure)
-        if band is None or edges is None:
-            return band
-        return Band(band.lowest, tuple(replace(step, start=edge) for step, edge in zip(band.steps, edges, strict=True)))
+        return self.choices.bands.get(figure) or FIGURES[figure].band
 
 
 DEFAULTS = Options()
@@ -129,8 +122,8 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     Of the table [alerts] only the choices are read, so that one file serves `python -m alerts` too.
     """
     whole = document
-    document = {key: value for key, value in document.items() if key != ALERTS_TABLE}
-    known = [each.name for each in fields(Options) if each.name != "choices"]
+    document = {key: value for key, value in document.items() if key not in (ALERTS_TABLE, THRESHOLDS_TABLE)}
+    known = [THRESHOLDS_TABLE if each.name == "choices" else each.name for each in fields(Options)]
     for key in document:
         if key not in known:
             raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
@@ -144,16 +137,13 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     options = replace(
         DEFAULTS,
         labels=MappingProxyType(labels),
-        thresholds=MappingProxyType(_thresholds(document.get("thresholds", {}), origin)),
         engines=_engines(document.get("engines", []), origin),
         extra_labels=_label_names(document, "extra_labels", (), origin),
         collector_labels=_label_names(document, "collector_labels", collectors, origin),
         **texts,
     )
     _check(options, origin)
-    bands = {figure: band for figure in options.thresholds if (band := options.band(figure)) is not None}
-    choices = read_choices(whole, origin=origin, bands=bands, engines=options.engines)
-    return replace(options, choices=choices)
+    return replace(options, choices=read_choices(whole, origin=origin, engines=options.engines))
 
 
 def _wrong(origin: str, key: str, value: object, expected: str) -> ConfigurationError:
@@ -194,28 +184,6 @@ def _engines(value: object, origin: str) -> tuple[str, ...]:
         if engine not in known:
             raise ConfigurationError(f"{origin}: engines: unknown engine {engine!r}, supported: {', '.join(known)}")
     return tuple(dict.fromkeys(value))
-
-
-def _thresholds(value: object, origin: str) -> dict[str, tuple[float, ...]]:
-    if not isinstance(value, Mapping):
-        raise _wrong(origin, "thresholds", value, "a table [thresholds]")
-    banded = {figure.name: figure.band for figure in FIGURES.values() if figure.band is not None}
-    for figure, edges in value.items():
-        if figure not in banded:
-            raise ConfigurationError(f"{origin}: thresholds: no band of {figure!r}, known: {', '.join(banded)}")
-        count = len(banded[figure].steps)
-        if (
-            not isinstance(edges, list)
-            or len(edges) != count
-            or any(isinstance(edge, bool) or not isinstance(edge, int | float) for edge in edges)
-            or not all(math.isfinite(edge) for edge in edges)
-        ):
-            raise _wrong(origin, f"thresholds.{figure}", edges, f"a list of {count} numbers")
-        if any(lower >= upper for lower, upper in pairwise(edges)):
-            raise _wrong(origin, f"thresholds.{figure}", edges, "ascending numbers")
-        if FIGURES[figure].unit == "ratio" and any(abs(edge) > 1 for edge in edges):
-            raise _wrong(origin, f"thresholds.{figure}", edges, "shares such as 0.4, not percent")
-    return {figure: tuple(map(float, edges)) for figure, edges in value.items()}
 
 
 def _check(options: Options, origin: str) -> None:

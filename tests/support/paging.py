@@ -70,7 +70,7 @@ class Scene:
     def __init__(self, folder: Path, alerting: str = ALERTMANAGER) -> None:
         self.folder, self.seconds = folder, float(START)
         self.receivers = Receivers()
-        self.failed = 0.0
+        self.failed = self.errors = 0.0
         self.up = True
         self.lacking = False
         self.configure(alerting)
@@ -95,6 +95,7 @@ class Scene:
             f'replica_count_by_status{{deployment_id="x",status="failed"}} {self.failed}\n'
         )
         requests = f'requests_total{{deployment_id="x",outcome="ok"}} {self.seconds - START}\n'
+        requests += f'requests_total{{deployment_id="x",outcome="error"}} {self.errors * (self.seconds - START)}\n'
         return (requests if self.lacking else replicas + requests).encode()
 
     async def step(self, seconds: float = 15.0) -> None:

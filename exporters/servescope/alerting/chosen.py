@@ -1,6 +1,7 @@
-"""Reads what an operator chose about the alerts: the table [alerts] of the options of rules and dashboards.
+"""Reads what an operator chose about the alerts: [thresholds] and [alerts] of the options of rules and dashboards.
 
-Rules, dashboards and the console read the same file, so that all show the same objectives and name the same stacks.
+Rules, dashboards, the collector and the console read the same file, so that all show the same objectives and name the
+same stacks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -18,6 +20,7 @@ from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import describe_selector
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import GROUP_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES, request_objective
 from servescope.contract.types import Band, Objective
@@ -27,6 +30,7 @@ from servescope.settings.values import format_duration, parse_duration
 from servescope.sources.map_files import load_sources
 
 ALERTS_TABLE: Final = "alerts"
+THRESHOLDS_TABLE: Final = "thresholds"
 CHOICE_SETTINGS: Final = (
     Setting("old_stack", f'"{CATALOG_CHOICES.old_stack}"'),
     Setting("new_stack", f'"{CATALOG_CHOICES.new_stack}"'),
@@ -51,18 +55,16 @@ _LEAST_GOAL = math.ceil(100 * (1 - 1 / max(row.factor for row in BURN_WINDOWS)))
 
 
 def read_choices_file(path: Path) -> Choices:
-    """The choices in a file of options, but for its thresholds; raises ConfigurationError."""
+    """The choices in a file of options; raises ConfigurationError."""
     document = read_document(path, "options")
     engines = document.get("engines", [])
     if not isinstance(engines, list) or not all(isinstance(each, str) for each in engines):
         raise ConfigurationError(f"{path}: engines is {engines!r}, expected a list of engines")
-    return read_choices(document, origin=str(path), bands={}, engines=tuple(engines))
+    return read_choices(document, origin=str(path), engines=tuple(engines))
 
 
-def read_choices(
-    document: Mapping[str, object], *, origin: str, bands: Mapping[str, Band], engines: tuple[str, ...]
-) -> Choices:
-    """The choices in the table [alerts] of a document, beside bands; other keys of the table are not looked at.
+def read_choices(document: Mapping[str, object], *, origin: str, engines: tuple[str, ...]) -> Choices:
+    """The choices in the tables [thresholds] and [alerts] of a document; other keys are not looked at.
 
     Without `sources` the objectives are those of the `engines`. Raises ConfigurationError.
     """
@@ -71,7 +73,7 @@ def read_choices(
     own = {key: each for key, each in values.items() if key in known} if isinstance(values, Mapping) else values
     table = Table({ALERTS_TABLE: own}, origin, "").table(ALERTS_TABLE, CHOICE_SETTINGS)
     choices = Choices(
-        bands=MappingProxyType(dict(bands)),
+        bands=_bands(document.get(THRESHOLDS_TABLE, {}), origin),
         bounds=_bounds(table.table("bounds", [Setting(name, "") for name in BOUNDS])),
         objectives=_objectives(table, chosen_sources(table) or engines),
         waits=_waits(table.table("waits", [Setting(name, "") for name in ALERTS])),
@@ -102,6 +104,37 @@ def chosen_sources(table: Table) -> tuple[str, ...]:
                 f"{table.origin}: {table.key('sources')}: no source {name!r}, known: {', '.join(load_sources())}"
             )
     return tuple(names)
+
+
+def _bands(value: object, origin: str) -> Mapping[str, Band]:
+    """The bands of figures with the thresholds in a table."""
+
+    def wrong(key: str, value: object, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{origin}: {key} is {value!r}, expected {expected}")
+
+    if not isinstance(value, Mapping):
+        raise wrong(THRESHOLDS_TABLE, value, f"a table [{THRESHOLDS_TABLE}]")
+    banded = {figure.name: figure.band for figure in FIGURES.values() if figure.band is not None}
+    bands: dict[str, Band] = {}
+    for figure, edges in value.items():
+        if figure not in banded:
+            raise ConfigurationError(f"{origin}: {THRESHOLDS_TABLE}: no band of {figure!r}, known: {', '.join(banded)}")
+        key, band = f"{THRESHOLDS_TABLE}.{figure}", banded[figure]
+        count = len(band.steps)
+        if (
+            not isinstance(edges, list)
+            or len(edges) != count
+            or any(isinstance(edge, bool) or not isinstance(edge, int | float) for edge in edges)
+            or not all(math.isfinite(edge) for edge in edges)
+        ):
+            raise wrong(key, edges, f"a list of {count} numbers")
+        if any(lower >= upper for lower, upper in pairwise(edges)):
+            raise wrong(key, edges, "ascending numbers")
+        if FIGURES[figure].unit == "ratio" and any(abs(edge) > 1 for edge in edges):
+            raise wrong(key, edges, "shares such as 0.4, not percent")
+        steps = tuple(replace(step, start=float(edge)) for step, edge in zip(band.steps, edges, strict=True))
+        bands[figure] = replace(band, steps=steps)
+    return MappingProxyType(bands)
 
 
 def _bounds(table: Table) -> Mapping[str, float]:

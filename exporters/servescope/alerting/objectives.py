@@ -64,11 +64,11 @@ def _is_above(objective: Objective, window: str, factor: float) -> records.Condi
 
 def _promised(objective: Objective) -> str:
     """What a deployment is promised, as a template."""
-    text = objective.promise
-    for other in reversed(objective.others):
+    cases: list[str] = []
+    for other in objective.others:
         where = " ".join(f'(eq $labels.{label} "{value}")' for label, (value,) in other.where)
-        text = f"{{{{ if and {where} }}}}{other.promise}{{{{ else }}}}{text}{{{{ end }}}}"
-    return text
+        cases.append(f"{{{{ {'else ' if cases else ''}if and {where} }}}}{other.promise}")
+    return f"{''.join(cases)}{{{{ else }}}}{objective.promise}{{{{ end }}}}" if cases else objective.promise
 
 
 def _are_not_few(objective: Objective, window: str) -> records.Condition:

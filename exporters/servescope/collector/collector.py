@@ -181,6 +181,8 @@ class Collector:
         settings, needs_restart = _merge(self.fleet.settings, configuration.collector)
         if configuration.api != self._api:
             needs_restart = (*needs_restart, "api")
+        if configuration.alerting.choices != self.alerts.choices:
+            needs_restart = (*needs_restart, "alerting.options")
         configuration = replace(configuration, collector=settings)
         check_targets(configuration)
         _check_window(configuration)

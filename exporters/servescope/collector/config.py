@@ -122,7 +122,7 @@ def make_configuration(document: Mapping[str, object], *, origin: str, directory
     _check_deployments_differ(deployments, origin)
     splits = root.tables("traffic_split", SETTINGS["traffic_split"])
     traffic_split = read_traffic_split(splits, [each.deployment for each in deployments])
-    alerting = read_alerting(root.table("alerting", SETTINGS["alerting"]))
+    alerting = read_alerting(root.table("alerting", SETTINGS["alerting"]), directory)
     return Configuration(collector, deployments, origin, api, traffic_split, alerting)
 
 

@@ -236,6 +236,51 @@ async def test_a_reload_changes_alerts_and_receivers(tmp_path: Path) -> None:
         assert sent[-1][2]["labels"]["cluster"] == "eu"
 
 
+OPTIONS = 'options = "options.toml"'
+_PROMISES = """
+[alerts.waits]
+ServescopeReplicasFailed = "1m"
+[[alerts.objectives_of]]
+deployment_id = "{}"
+requests = {{ goal = 0.99 }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("deployment", "errors", "promised"), [("other", 0.03, "99.9 %"), ("chat", 0.03, ""), ("chat", 0.15, "99 %")]
+)
+async def test_a_deployment_is_held_to_what_the_options_promise(
+    tmp_path: Path, deployment: str, errors: float, promised: str
+) -> None:
+    """A page for one that is promised more than it gets."""
+    (tmp_path / "options.toml").write_text(_PROMISES.format(deployment))
+    async with aclosing(Scene(tmp_path, f"[alerting]\n{OPTIONS}\n{ALERTMANAGER}")) as scene:
+        scene.errors, scene.failed = errors, 1
+        await scene.steps(60)
+
+        pages = scene.receivers.sent("ServescopeRequestsBudgetBurnsFast")
+        violated = f"violated the objective: {promised} of requests neither fail in the stack nor are refused by it."
+        assert [page["annotations"]["description"].endswith(violated) for _, _, page in pages[-1:]] == [True] * bool(
+            promised
+        )
+        starts = {sent["startsAt"] for _, _, sent in scene.receivers.sent("ServescopeReplicasFailed")}
+        assert starts == {"2027-01-15T08:01:15.000Z"}
+
+
+async def test_other_options_take_a_restart(tmp_path: Path) -> None:
+    """A reload says so, and the alerts stay as they were; a file that is not there is refused."""
+    (tmp_path / "options.toml").write_text(_PROMISES.format("chat"))
+    async with aclosing(Scene(tmp_path, f"[alerting]\n{OPTIONS}\n{ALERTMANAGER}")) as scene:
+        await scene.step()
+        (tmp_path / "options.toml").write_text(_PROMISES.format("other"))
+        loading = await scene.collector.reload()
+        assert loading.needs_restart == ("alerting.options",)
+
+        (tmp_path / "options.toml").unlink()
+        with pytest.raises(ConfigurationError, match="no options file"):
+            await scene.collector.reload()
+
+
 async def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> None:
     """Its figures are gone; the alert on its target fires."""
     async with aclosing(Scene(tmp_path)) as scene:

@@ -20,6 +20,8 @@ _PLACE: Final = re.compile(
     r'\$value(?: \| printf "%\.(?P<digits>\d)g")? \| (?P<form>humanize\w*)(?P<spaced> \| reReplaceAll "%" " %")?) \}\}'
 )
 _CASE: Final = re.compile(r"\{\{ if eq \$labels\.(\w+) `([^`]*)` \}\}(.*?)\{\{ end \}\}")
+_PROMISED: Final = re.compile(r"\{\{ if and (.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
+_EQUAL: Final = re.compile(r'\(eq \$labels\.(\w+) "([^"]*)"\)')
 _CHOICE: Final = re.compile(r"\{\{ if \$labels\.(\w+) \}\}(.*?)\{\{ else \}\}(.*?)\{\{ end \}\}")
 
 
@@ -77,7 +79,8 @@ def render(template: str, labels: Mapping[str, str], value: float, listed: Seque
 
     `{{ $labels.x | urlquery }}` escapes the label for a URL. `{{ if $labels.x }}…{{ else }}…{{ end }}` is its first
     part where the label is there, and else its second; ``{{ if eq $labels.x `y` }}…{{ end }}`` is its part where the
-    label is that.
+    label is that. `{{ if and (eq $labels.x "y") … }}…{{ else if and … }}…{{ else }}…{{ end }}` is the part of the first
+    case whose labels are all equal.
 
     Raises UsageError for any other `{{ … }}`.
     """
@@ -90,6 +93,7 @@ def render(template: str, labels: Mapping[str, str], value: float, listed: Seque
         return text.replace("%", " %") if found["spaced"] else text
 
     template = template.replace(LISTED, ", ".join(listed) or NOTHING_LISTED)
+    template = _PROMISED.sub(lambda found: _promised(found[1], found[2], labels), template)
     template = _CASE.sub(lambda found: found[3] if labels.get(found[1]) == found[2] else "", template)
     template = _CHOICE.sub(lambda found: found[2] if labels.get(found[1]) else found[3], template)
     for place in re.findall(r"\{\{.*?(?:\}\}|$)", template):
@@ -100,6 +104,14 @@ def render(template: str, labels: Mapping[str, str], value: float, listed: Seque
                 f'$value | {", ".join(_FORMS)}, $value | humanizePercentage | reReplaceAll "%" " %"'
             )
     return _PLACE.sub(fill, template)
+
+
+def _promised(cases: str, otherwise: str, labels: Mapping[str, str]) -> str:
+    for case in cases.split("{{ else if and "):
+        where, text = case.split(" }}", 1)
+        if all(labels.get(label, "") == value for label, value in _EQUAL.findall(where)):
+            return text
+    return otherwise
 
 
 def _humanize(value: float) -> str:

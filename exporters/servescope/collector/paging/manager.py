@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from servescope.alerting.alerts import ALERTS
+from servescope.alerting.alerts import ALERTS, make_alerts
 from servescope.alerting.evaluation import Active, duration_ms, is_evaluated_by_collector
 from servescope.alerting.records import Alert, Extreme, FigureRef, SelfMetric, Subquery, Total
 from servescope.collector.figures.derive import Derivation
@@ -76,7 +76,9 @@ class AlertManager:
         self._submit, self._on_fault = submit, on_fault
         self._settings, self._telemetry = settings, telemetry
         # Kept for every alert, so that one that a reload enables finds its past.
-        self._evaluable = {name: alert for name, alert in ALERTS.items() if is_evaluated_by_collector(alert)}
+        self.choices = settings.choices
+        self._alerts = make_alerts(settings.choices)
+        self._evaluable = {name: alert for name, alert in self._alerts.items() if is_evaluated_by_collector(alert)}
         self.view = CollectorView(requirements_of(self._evaluable.values(), window_ms), bounds)
         self.states = AlertStates(self._chosen(), on_fault)
         self.notifier = Notifier(settings, post, telemetry, self._on_sent)
@@ -89,7 +91,7 @@ class AlertManager:
         self._written_ms = 0
 
     def apply(self, settings: AlertingSettings) -> None:
-        """Apply other settings from the next evaluation on."""
+        """Apply other settings from the next evaluation on, but for choices: what is counted depends on them."""
         self._settings = settings
         self.states.apply(self._chosen())
         self.notifier.apply(settings)
@@ -165,7 +167,7 @@ class AlertManager:
         self._telemetry.alerting_seconds.observe(time.perf_counter() - started)
 
     def _show(self, instance: AlertInstance) -> AlertShown:
-        alert, active = ALERTS[instance.alert], instance.active
+        alert, active = self._alerts[instance.alert], instance.active
         listed = self.view.listed(alert.lists, dict(instance.labels)) if alert.lists else ()
         labels = {
             **dict(self._settings.external_labels), **dict(instance.labels), **alert.labels, "alertname": alert.name
@@ -197,11 +199,11 @@ class AlertManager:
         firing, at_ms = _firing(instances), self.view.at_ms
         events = []
         for (name, labels), fired_ms in sorted(firing - self._firing):
-            _logger.warning("alert %s fires: %s", name, _describe(name, labels))
+            _logger.warning("alert %s fires: %s", name, _describe(self._alerts[name], labels))
             time_ms = at_ms if fired_ms is None else fired_ms
             events.append(Event(time_ms, "alert_fired", _event_labels(name, labels), f"{name} fires"))
         for (name, labels), _ in sorted(self._firing - firing):
-            _logger.info("alert %s is over: %s", name, _describe(name, labels))
+            _logger.info("alert %s is over: %s", name, _describe(self._alerts[name], labels))
             events.append(Event(at_ms, "alert_resolved", _event_labels(name, labels), f"{name} is resolved"))
         if events:
             self._submit(WriteBatch(events=events))
@@ -346,6 +348,6 @@ def _event_labels(name: str, labels: Labels) -> Labels:
     return make_labels((*labels, ("alertname", name)))
 
 
-def _describe(name: str, labels: Iterable[tuple[str, str]]) -> str:
+def _describe(alert: Alert, labels: Iterable[tuple[str, str]]) -> str:
     pairs = ", ".join(f'{label}="{value}"' for label, value in labels)
-    return f"{ALERTS[name].summary}" + (f" ({pairs})" if pairs else "")
+    return f"{alert.summary}" + (f" ({pairs})" if pairs else "")

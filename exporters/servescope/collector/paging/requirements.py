@@ -68,7 +68,11 @@ def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirem
     for term in measured:
         _check_adds_up(term)
     asked = [ExtraExpression(name, term.expression, term.by) for term, name in measured.items()]
-    asked += [ExtraExpression(name, term.objective.bad, (), badness[term]) for term, name in short.items()]
+    asked += [
+        ExtraExpression(asked_name(name, each), each.bad, (), badness[term])
+        for term, name in short.items()
+        for each in variants(term.objective)
+    ]
     return Requirements(
         frozenset(term.figure for term in found if isinstance(term, records.FigureRef)),
         MappingProxyType(pasts),
@@ -86,8 +90,19 @@ def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirem
 
 
 def objectives_of(requirements: Requirements) -> tuple[Objective, ...]:
-    """The objectives that are read over windows longer than scrapes are kept."""
-    return tuple(dict.fromkeys(term.objective for term in requirements.budgets if isinstance(term, records.BadRatio)))
+    """The objectives that are read over windows longer than scrapes are kept, with their variants."""
+    read = [term.objective for term in requirements.budgets if isinstance(term, records.BadRatio)]
+    return tuple(dict.fromkeys(each for objective in read for each in variants(objective)))
+
+
+def variants(objective: Objective) -> tuple[Objective, ...]:
+    """An objective, and what some deployments are promised instead."""
+    return (objective, *objective.others)
+
+
+def asked_name(name: str, variant: Objective) -> str:
+    """The name of the expression of one variant of a bad share."""
+    return f"{name} {variant.where}" if variant.where else name
 
 
 def _check_adds_up(term: records.AdHocExpression) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import get_args
 
 from servescope.alerting.alerts import ALERTS
+from servescope.alerting.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.chosen import read_choices_file
 from servescope.alerting.evaluation import is_evaluated_by_collector
 from servescope.alerting.links import RUNBOOKS, is_runbooks
 from servescope.alerting.records import Severity
@@ -23,6 +25,7 @@ ALERTING_SETTINGS = {
     "alerting": (
         Setting("only", "[]"),
         Setting("disable", "[]"),
+        Setting("options", '""'),
         Setting("external_labels", "{}"),
         Setting("runbooks", f'"{RUNBOOKS}"'),
         Setting("grafana", '"http://localhost:3000"'),
@@ -62,9 +65,11 @@ class ReceiverSettings:
 class AlertingSettings:
     """Which alerts are evaluated, and which receivers are notified; times in milliseconds.
 
-    `only` are the alerts to evaluate (all when empty), without those of `disable`.
+    `only` are the alerts to evaluate (all when empty), without those of `disable`. `choices` are the values that they
+    have in place of the catalog's.
     """
 
+    choices: Choices = CATALOG_CHOICES
     only: tuple[str, ...] = ()
     disable: tuple[str, ...] = ()
     external_labels: Labels = ()
@@ -79,12 +84,17 @@ class AlertingSettings:
         return [name for name in self.only or ALERTS if name not in self.disable]
 
 
-def read_alerting(table: Table) -> AlertingSettings:
-    """The settings of `[alerting]`; raises ConfigurationError naming file, key, value and what was expected."""
+def read_alerting(table: Table, directory: Path) -> AlertingSettings:
+    """The settings of `[alerting]`, with paths relative to a directory.
+
+    Raises ConfigurationError naming file, key, value and what was expected.
+    """
     default = AlertingSettings()
+    options = table.string("options", "")
     only, disable = _read_names(table, "only"), _read_names(table, "disable")
     _check_any_left(table, only, disable)
     return AlertingSettings(
+        choices=read_choices_file(directory / options) if options else CATALOG_CHOICES,
         only=only,
         disable=disable,
         external_labels=_read_labels(table),

@@ -16,7 +16,7 @@ from servescope.alerting.labelled import NOTHING, Floats, Keys, Labelled, Rows, 
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
-from servescope.collector.paging.requirements import Requirements, objectives_of
+from servescope.collector.paging.requirements import Requirements, asked_name, objectives_of, variants
 from servescope.contract.expressions import Matchers, Vector, matches
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels, make_labels
@@ -201,15 +201,29 @@ class CollectorView:
         return values if measured.level == DEPLOYMENT_LABELS else _summed(values.items(), measured.labels)
 
     def badness(self, badness: records.BadRatio) -> Vector | Labelled:
-        """An objective's bad share: from held scrapes where the window is short enough, else from `Budgets`."""
+        """An objective's bad share, of each deployment by what it is promised.
+
+        It is computed from held scrapes where the window is short enough, else from `Budgets`.
+        """
+        objective = badness.objective
+        if not objective.others:
+            return self._share(badness, objective)
+        return {
+            labels: value
+            for each in variants(objective)
+            for labels, value in _vector(self._share(badness, each)).items()
+            if objective.of(dict(labels)) == each
+        }
+
+    def _share(self, badness: records.BadRatio, objective: Objective) -> Vector | Labelled:
         name = self.requirements.badness.get(badness)
         if name is not None:
-            return self._asked.get(name, {})
+            return self._asked.get(asked_name(name, objective), {})
         window_ms = self.requirements.budgets[badness]
         shares = self._shares.get(window_ms)
         if shares is None:
             shares = self._shares[window_ms] = self.budgets.shares(window_ms, self.at_ms)
-        return shares[badness.objective]
+        return shares[objective]
 
     def ended(self, ended: records.RequestsEnded) -> Labelled:
         """The number of requests that ended over a window of objectives."""
@@ -245,6 +259,10 @@ class CollectorView:
 def span_ms_of(lately: records.Subquery) -> int:
     """How far back a term is read, in milliseconds."""
     return duration_ms(lately.window) + duration_ms(lately.before)
+
+
+def _vector(found: Vector | Labelled) -> Vector:
+    return found.vector() if isinstance(found, Labelled) else found
 
 
 def _is_due(lately: records.Subquery, samples: RecentValues[Labels], at_ms: int) -> bool:

@@ -273,8 +273,8 @@ def read_sources(store: History) -> pd.DataFrame:
 
 _SOURCE_COLUMNS = (
     "target_id", "url", "deployment_id", "inference_stack", "model_name", "role", "replica", "source", "versions",
-    "state", "healthy", "last_scrape_ms", "last_success_ms", "duration_seconds", "samples", "error", "warnings",
-    "missing_metrics", *COVERAGES,
+    "state", "healthy", "last_scrape_ms", "last_success_ms", "starting_since_ms", "duration_seconds", "samples",
+    "error", "warnings", "missing_metrics", *COVERAGES,
 )  # fmt: skip
 
 
@@ -285,8 +285,8 @@ def _source_row(target: TargetStatus) -> tuple[object, ...]:
         target.target_id, target.url, identity.deployment_id, identity.inference_stack, identity.model_name,
         identity.role, identity.replica, target.source, target.versions, target.state, target.healthy,
         target.last_scrape_ms,
-        target.last_success_ms, target.duration_seconds, math.nan if target.samples is None else target.samples,
-        target.error or "",
+        target.last_success_ms, math.nan if target.starting_since_ms is None else target.starting_since_ms,
+        target.duration_seconds, math.nan if target.samples is None else target.samples, target.error or "",
         "\n".join(target.warnings), len(target.missing_metrics), *(counts[status] for status in COVERAGES),
     )  # fmt: skip
 

@@ -18,10 +18,12 @@ from app.plain import escape
 from app.promised import Promises
 from app.queries import COVERAGES, Record, Shown, Trend, count_replicas, fleet_row, has_values, records
 from app.readings import FiguresAt
+from servescope.alerting.listing import START_GRACE
 from servescope.contract.figures import FIGURES
 from servescope.contract.types import Figure, Status
 from servescope.increments.extrapolation import LOOKBACK_MS
 from servescope.settings.clock import AHEAD_MS
+from servescope.settings.values import parse_duration
 from servescope.store.records import Health
 
 Explain = Callable[[str, Figure, float | None], str]
@@ -372,6 +374,18 @@ HEALTHS: Final[Mapping[Health, tuple[str, Status]]] = {
 """The health of a target in words, by how its last scrape ended, and the status that it is coloured as."""
 
 
+_START_GRACE_SECONDS: Final = parse_duration(START_GRACE) / 1000
+
+
+def describe_health(state: Health, starting_since_ms: float | None, now_ms: int) -> tuple[tuple[str, Status], str]:
+    """A target's health in words with its status, and for how long one starts that has not answered yet, or ""."""
+    if state != "down" or starting_since_ms is None or math.isnan(starting_since_ms):
+        return HEALTHS[state], ""
+    seconds = max(0.0, (now_ms - starting_since_ms) / 1000)
+    age = f"for {display.format_age(max(1.0, seconds))}"
+    return (("starting", "warning"), age) if seconds < _START_GRACE_SECONDS else (HEALTHS[state], f"no answer {age}")
+
+
 def draw_warnings(warnings: Sequence[str]) -> str:
     """What is wrong with the last scrape of a target that could be read."""
     return element("div", element("div", draw_lines(map(display.as_sentence, warnings)), "warnings"), "scope")
@@ -387,7 +401,9 @@ def _coverage(record: Record, sources_known: bool) -> tuple[str, str]:
 
 
 def _health(record: Record, now_ms: int, unknown: str) -> tuple[str, str]:
-    state, status = HEALTHS[record["state"]]
+    (state, status), starting = describe_health(record["state"], record["starting_since_ms"], now_ms)
+    if starting:
+        return element("span", state, f"value band {status}"), element("span", starting)
     success = record["last_success_ms"]
     age = unknown if display.is_absent(success) else display.format_age((now_ms - success) / 1000)
     since = age if age in (unknown, ABSENT) else f"last success {age}" if age == "now" else f"last success {age} ago"

@@ -97,7 +97,7 @@ def draw_coverage(store: History, chosen: str) -> None:
         return
     coverage = queries.read_coverage(target)
     frame.describe("the contract at this target's last scrape", coverage, "coverage")
-    st.html(markup.draw_tiles(_describe(target)))
+    st.html(markup.draw_tiles(_describe(target, selection.now_ms())))
     if target.warnings:
         st.html(tables.draw_warnings(target.warnings))
     if coverage.empty:
@@ -107,9 +107,9 @@ def draw_coverage(store: History, chosen: str) -> None:
     st.html(tables.draw_metrics(coverage))
 
 
-def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
+def _describe(target: TargetStatus, now_ms: int) -> list[tuple[str, str, str]]:
     identity = target.identity
-    health = tables.HEALTHS[target.state]
+    (health, status), starting = tables.describe_health(target.state, target.starting_since_ms, now_ms)
     said = display.as_sentence(
         target.error or (f"{len(target.warnings)} warnings, below" if target.warnings else "no error")
     )
@@ -118,7 +118,7 @@ def _describe(target: TargetStatus) -> list[tuple[str, str, str]]:
         ("Deployment", escape(identity.deployment_id), escape(f"{identity.inference_stack} · {identity.model_name}")),
         ("Role", escape(identity.role), escape(identity.replica or display.ABSENT)),
         ("Source", escape(target.source or "not identified"), escape(_describe_read(target))),
-        ("Health", markup.element("span", health[0], f"value {health[1]}"), escape(said)),
+        ("Health", markup.element("span", f"{health} {starting}".rstrip(), f"value {status}"), escape(said)),
         ("Scrape", display.format_value(target.duration_seconds, "seconds"), tables.describe_samples(target.samples)),
         ("Coverage", bar, observed),
     ]
@@ -139,6 +139,7 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
     healthy = int(sources["healthy"].sum())
     unread = int((sources["state"] == "not_understood").sum())
     failing = len(sources) - healthy - unread
+    starting = int(((sources["state"] == "down") & sources["starting_since_ms"].notna()).sum())
     kinds = sources["source"].replace("", "not identified").value_counts()
     warned = int(((sources["warnings"] != "") & sources["healthy"]).sum())
     slowest = sources["duration_seconds"].max()
@@ -153,9 +154,11 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
         ),
         (
             "Failing",
-            markup.element("span", str(failing), "value critical" if failing else "value"),
+            markup.element("span", str(failing), "value critical" if failing > starting else "value"),
             markup.element("span", f"{unread} more answer, not understood", "value warning")
             if unread
+            else f"{starting} of them have not answered yet"
+            if starting
             else "their last scrape failed",
         ),
         ("Slowest", escape(display.format_value(slowest, "seconds")), "from request to answer"),

@@ -373,7 +373,10 @@ def test_the_example_has_every_option() -> None:
     document = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
     alerts = document["alerts"]
 
-    assert document.keys() == {each.name for each in fields(CommonOptions) if each.name != "choices"} | {"thresholds", "alerts"}
+    assert document.keys() == {each.name for each in fields(CommonOptions) if each.name != "choices"} | {
+        "thresholds",
+        "alerts",
+    }
     assert list(document["labels"]) == list(IDENTITY_LABELS)
     assert document["thresholds"].keys() == {figure.name for figure in FIGURES.values() if figure.band}
     assert alerts.keys() == {setting.key for setting in ALERT_SETTINGS} - {"objectives_of"}

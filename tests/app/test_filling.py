@@ -11,13 +11,14 @@ import pandas as pd
 import pytest
 
 from app import charts as drawing
-from app import queries, readings
+from app import queries, readings, tables
 from app.selection import TimeRange
 from servescope.contract.bands import request_evidence
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.types import LeastEvidence
+from servescope.store.records import Health
 from tests.support.console_pages import charts, html, open_view, read, stop_clock
 from tests.support.served_collector import collecting, engine
 
@@ -164,3 +165,21 @@ def test_evidence_of_requests_follows_the_quantile() -> None:
     """One request has to lie beyond a quantile; ten are asked for at least."""
     assert [request_evidence(share).least for share in (0.5, 0.05, 0.01, 1.0)] == [10, 20, 100, 10]
     assert LeastEvidence("request_rate", 10.0, "requests").describe_lack(9.6) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "since_minutes", "shown"),
+    [
+        ("down", 12, (("starting", "warning"), "for 12 min")),
+        ("down", 45, (("failing", "critical"), "no answer for 45 min")),
+        ("down", None, (("failing", "critical"), "")),
+        ("up", None, (("healthy", "good"), "")),
+    ],
+)
+def test_a_target_that_has_not_answered_yet_starts_for_half_an_hour(
+    state: Health, since_minutes: int | None, shown: object
+) -> None:
+    """As long as no alert fires on it; then it fails, and has not answered for so long."""
+    now_ms = 1_800_000_000_000
+    since_ms = None if since_minutes is None else now_ms - since_minutes * 60_000
+    assert tables.describe_health(state, since_ms, now_ms) == shown

@@ -30,6 +30,9 @@ MOVED = Identity("llama", "moved", "v2", "production", replica="r0")
 """One that was in a cluster, and is in another one since."""
 MISTAKEN = Deployment("llama", "mistaken", "v2", "production")
 """One whose only engine has a role that is none."""
+STARTING = Identity("llama", "starting", "v2", "production", replica="new")
+"""One that has not answered since it was listed; another of its deployment, `old`, did before it failed."""
+STARTS_SECONDS = 1_200
 MINUTES = 35
 FAILED_SECONDS = 705
 _IDENTITY = re.compile(r'(?:model_name|deployment_id|inference_stack|environment|replica|role)="[^"]*",?')
@@ -58,6 +61,7 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     scrapes = [*_paired(start_ms, end_ms, tokens), *_spread(start_ms, end_ms, tokens)]
     scrapes += _teams(start_ms, end_ms, tokens)
     scrapes += _moved(start_ms, end_ms)
+    scrapes += _starting(start_ms, end_ms)
     scrapes += [
         Scraped(time_ms, {**dict(MISTAKEN.labels()), "role": "worker", "job": "engines"}, "output_tokens_total 1\n")
         for time_ms in range(start_ms, end_ms, INTERVAL_MS)
@@ -117,6 +121,14 @@ def _moved(start_ms: int, end_ms: int) -> Iterator[Scraped]:
         yield Scraped(time_ms, attached, _IDENTITY.sub("", fake.exposition((time_ms - start_ms) / 1000)))
 
 
+def _starting(start_ms: int, end_ms: int) -> Iterator[Scraped]:
+    starts_ms = start_ms + STARTS_SECONDS * 1000
+    for name, first_ms in (("new", starts_ms), ("old", start_ms)):
+        attached = {**dict(STARTING.labels()), "replica": name}
+        for time_ms in range(first_ms, end_ms, INTERVAL_MS):
+            yield Scraped(time_ms, attached, f"servescope_target_up {int(time_ms < starts_ms)}\n")
+
+
 def _tokens(page: str) -> float:
     found = re.search(r"^output_tokens_total\S* (\S+)", page, re.MULTILINE)
     assert found is not None
@@ -150,6 +162,19 @@ def test_targets_now_are_where_they_are_scraped_now(past: Past) -> None:
     assert {each for each in healthy if each[0] in ("paired", "spread", "moved")} == expected
     assert all(healthy[each] for each in expected)
     assert set(past.history.spread()) == {SPREAD.deployment()}
+
+
+def test_a_target_that_has_not_answered_yet_is_starting(past: Past) -> None:
+    """Since it was listed, to the minute; one that answered within the hour before fails."""
+    starting = {
+        status.identity.replica: status.starting_since_ms
+        for status in past.history.targets()
+        if status.identity.deployment_id == "starting"
+    }
+    assert starting.keys() == {"new", "old"}
+    assert starting["old"] is None
+    assert starting["new"] is not None
+    assert 0 <= starting["new"] - past.start_ms - STARTS_SECONDS * 1000 <= 60_000
 
 
 def test_series_that_are_of_no_target_are_named(past: Past) -> None:

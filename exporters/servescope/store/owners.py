@@ -222,6 +222,7 @@ def _status_fields(status: TargetStatus) -> str:
             "warnings": status.warnings,
             "missing_metrics": status.missing_metrics,
             **({"select": status.select} if status.select else {}),
+            **({"starting_since_ms": since_ms} if (since_ms := status.starting_since_ms) is not None else {}),
         }
     )
 

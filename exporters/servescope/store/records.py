@@ -74,6 +74,7 @@ class TargetStatus:
     counted since its process started, where that is so. `warnings` say what is wrong
     with a text that could be read; `missing_metrics` are those that were there before, with the native series that fed
     them. `select` is the labels of the series that are read, where the page measures several deployments.
+    `starting_since_ms` is when it was first scraped, of one that has not answered since.
     """
 
     target_id: str
@@ -94,6 +95,7 @@ class TargetStatus:
     scrape_interval_ms: int = 15_000
     not_understood: bool = False
     select: str = ""
+    starting_since_ms: int | None = None
 
     @property
     def state(self) -> Health:
@@ -123,6 +125,7 @@ class TargetStatus:
             not_understood=False,
             last_scrape_ms=last_scrape_ms,
             last_success_ms=None if success_ms is None or success_ms > time_ms else success_ms,
+            starting_since_ms=None,
             error=f"its last scrape is of {later}, later than now: the clock was set back",
         )
 

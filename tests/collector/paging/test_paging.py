@@ -14,7 +14,8 @@ from servescope.collector.config import read_configuration
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.errors import ConfigurationError
-from tests.support.paging import ALERTMANAGER, CONFIGURATION, WEBHOOK, Scene
+from servescope.store.embedded import Store
+from tests.support.paging import ALERTMANAGER, CONFIGURATION, START, WEBHOOK, Scene
 from tests.support.waiting import wait_for_async
 
 
@@ -196,6 +197,26 @@ async def test_a_restart_makes_no_start_of_what_is_down(tmp_path: Path) -> None:
         await scene.restart()
         await scene.steps(48)
         assert scene.states().items() >= pages.items()
+
+
+async def test_a_target_starts_until_it_has_answered(tmp_path: Path) -> None:
+    """Since when it is listed is in its status and in the store; one that answered before does not start."""
+
+    def since(scene: Scene) -> list[float | None]:
+        store = Store(scene.folder / "servescope.db", read_only=True)
+        statuses = [*(each.status for each in scene.collector.fleet.watched), *store.targets()]
+        store.close()
+        return [each.starting_since_ms for each in statuses]
+
+    async with aclosing(Scene(tmp_path)) as scene:
+        scene.up = False
+        await scene.steps(4)
+        assert since(scene) == [(START + 15) * 1000] * 2
+        scene.up = True
+        await scene.step()
+        scene.up = False
+        await scene.step()
+        assert since(scene) == [None] * 2
 
 
 async def test_an_alert_whose_evaluation_fails_stops_no_other(

@@ -85,6 +85,10 @@ _TARGET: Final = _object(
         "healthy": {"type": "boolean"},
         "last_scrape_ms": _NULLABLE_TIME,
         "last_success_ms": _NULLABLE_TIME,
+        "starting_since_ms": {
+            **_NULLABLE_TIME,
+            "description": "When it was first scraped, of a target that has not answered since.",
+        },
         "duration_seconds": _nullable("number", minimum=0),
         "samples": _COUNT,
         "error": _nullable("string"),

@@ -158,6 +158,7 @@ def _target_shown(target: TargetShown) -> dict[str, object]:
         "healthy": status.healthy,
         "last_scrape_ms": status.last_scrape_ms,
         "last_success_ms": status.last_success_ms,
+        "starting_since_ms": status.starting_since_ms,
         "duration_seconds": status.duration_seconds,
         "samples": status.samples,
         "error": status.error,

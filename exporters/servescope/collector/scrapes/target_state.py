@@ -113,6 +113,7 @@ class TargetState:
             self.status,
             last_scrape_ms=not_after(time_ms, self.status.last_scrape_ms),
             last_success_ms=not_after(time_ms, self.status.last_success_ms),
+            starting_since_ms=not_after(time_ms, self.status.starting_since_ms),
         )
 
     def stop(self) -> None:
@@ -125,13 +126,15 @@ class TargetState:
         """Report a booked scrape in the status and in the log."""
         self._log_change(scrape)
         former, healthy = self.status, scrape.snapshot is not None
+        not_understood = scrape.outcome == NOT_UNDERSTOOD
+        since_ms = scrape.time_ms if former.last_scrape_ms is None else former.starting_since_ms
         self.status = replace(
             former,
             source=self.reader.source or former.source,
             versions=self.reader.versions,
             layer=self.reader.layer or former.layer,
             healthy=healthy,
-            not_understood=scrape.outcome == NOT_UNDERSTOOD,
+            not_understood=not_understood,
             last_scrape_ms=scrape.time_ms,
             last_success_ms=scrape.time_ms if healthy else former.last_success_ms,
             duration_seconds=scrape.duration_seconds,
@@ -140,6 +143,7 @@ class TargetState:
             coverage=self._coverage(scrape) or former.coverage,
             warnings=self._warnings() if healthy else [],
             missing_metrics=self.reader.missing,
+            starting_since_ms=None if healthy or not_understood else since_ms,
         )
 
     def _coverage(self, scrape: Scrape) -> Coverages:

@@ -18,6 +18,7 @@ from servescope.store.records import TargetStatus
 
 _LISTED_MS = 3_600_000
 _MOST_PROBLEMS = 20
+_STARTING = f"min_over_time(timestamp({TARGET_UP} == 0)[1h:1m]) unless max_over_time({TARGET_UP}[1h]) > 0"
 
 _PROCESS_LABELS = frozenset((*IDENTITY_LABELS, *FAR_LABELS))
 
@@ -60,6 +61,7 @@ class _Reading:
             "servescope_target_scrape_duration_seconds",
             "servescope_target_samples",
             TARGET_UNDERSTOOD,
+            _STARTING,
             TARGET_INFO,
         )
         *answers, about = at_once(lambda query: self._prometheus.query(query, at_ms=self._now_ms), queries)
@@ -68,10 +70,12 @@ class _Reading:
         for process, pages in series[1].items():
             # Of two collectors that watch it, the one that was scraped last.
             newest = max(pages, key=lambda page: pages[page])
-            up, seconds, duration, samples, understood = (each.get(process, {}).get(newest) for each in series)
+            up, seconds, duration, samples, understood, since = (each.get(process, {}).get(newest) for each in series)
             # A collector of before that series was there says nothing of it.
             read = understood != 0.0
             status = _status(process[0], bool(up) and read, seconds, duration, samples, not_understood=not read)
+            if since is not None:
+                status = replace(status, starting_since_ms=round(since * 1000))
             found[process] = _with_info(status, infos.get(process, {}))
         return found
 

@@ -19,7 +19,7 @@ from tests.proofs.real.environments import (
     ensure_model,
     install_plugin,
 )
-from tests.proofs.real.processes import pick_ports, read, read_page, running, wait_until
+from tests.proofs.real.processes import Started, pick_ports, read, read_page, running, wait_until
 
 MODEL_NAME = "tiny"
 PLUGIN = "vllm-plugin"
@@ -56,6 +56,8 @@ class Engine:
     """Names for captures of the first targets."""
     inside: Engine | None = None
     """The same engine as our plugin in it reports it, as a deployment of its own."""
+    started: Started | None = None
+    """Its process, where it is one."""
 
     @property
     def stack(self) -> str:
@@ -112,7 +114,7 @@ def run_vllm(
             Target(f"http://127.0.0.1:{free[0] + page}/metrics", "aggregated", "vllm-0") for page in range(pages)
         )
         plugged = Engine(PLUGIN, VLLM_VERSION, base, inside, seconds, (PLUGIN,))
-        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds, ("vllm",), plugged)
+        yield Engine("vllm", VLLM_VERSION, base, (target,), seconds, ("vllm",), plugged, started)
 
 
 @contextmanager

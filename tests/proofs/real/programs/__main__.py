@@ -148,7 +148,7 @@ def _disturb(program: Program, started: Running, seed: int, *, kill: bool) -> li
         _burst(program, engine, seed),
         _send(engine, make_traffic(seed, LEAVING, leaving=LEAVING, as_text=program.as_text)),
     ]
-    if workers is not None:
+    if workers is not None and workers.emulated:
         # What goes on for clients that are gone is to end well.
         workers.wait_until_idle()
         workers.fail(1.0)

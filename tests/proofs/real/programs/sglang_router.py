@@ -1,9 +1,10 @@
-"""SGLang's router in front of emulated workers."""
+"""SGLang's router in front of emulated workers, and of a real vLLM."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.proofs.real.claims import ABSENT, Ledger, Range, exactly
@@ -12,18 +13,17 @@ from tests.proofs.real.engines import START_SECONDS, Engine, Target
 from tests.proofs.real.environments import SGLANG_ROUTER, SGLANG_ROUTER_VERSION, ensure_environment
 from tests.proofs.real.processes import pick_ports, read, running, wait_until
 from tests.proofs.real.programs.program import Program, Running
-from tests.proofs.real.programs.workers import run_workers
+from tests.proofs.real.programs.workers import Behind, run_emulated_workers, run_vllm_worker
 
-WORKERS = 3
 OF_CLIENTS = (400, 404, 413, 422)
 
 
 @contextmanager
-def run(environments: Path, logs: Path) -> Iterator[Running]:
+def _run(behind: Behind, name: str, environments: Path, logs: Path) -> Iterator[Running]:
     """The router with a short queue, ready."""
     environment = ensure_environment(environments, SGLANG_ROUTER)
     port, metrics = pick_ports(2)
-    with run_workers(WORKERS, logs) as workers:
+    with behind(environments, logs) as workers:
         command = [
             str(environment / "bin" / "python"), "-m", "sglang_router.launch_router",
             "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware",
@@ -34,17 +34,17 @@ def run(environments: Path, logs: Path) -> Iterator[Running]:
             "--disable-circuit-breaker",
         ]  # fmt: skip
         base, page = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
-        with running("sglang-router", command, logs) as started:
+        with running(name, command, logs) as started:
             seconds = wait_until(
-                lambda: _is_ready(base, page), "sglang-router", seconds=START_SECONDS, processes=[started]
+                lambda: _is_ready(base, page, len(workers.urls)), name, seconds=START_SECONDS, processes=[started]
             )
             target = Target(page, "router", "router-0")
-            engine = Engine("sglang-router", SGLANG_ROUTER_VERSION, base, (target,), seconds, ("sglang-router",))
+            engine = Engine(name, SGLANG_ROUTER_VERSION, base, (target,), seconds, ("sglang-router",))
             yield Running(engine, workers, workers.kill_first)
 
 
-def _is_ready(base: str, page: str) -> bool:
-    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nsmg_worker_health{") == WORKERS
+def _is_ready(base: str, page: str, workers: int) -> bool:
+    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nsmg_worker_health{") == workers
 
 
 def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
@@ -68,4 +68,8 @@ def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
     }  # fmt: skip
 
 
-PROGRAMS = (Program("sglang-router", run, claim, page=f"sglang-router-{SGLANG_ROUTER_VERSION}-1"),)
+_NAME = "sglang-router"
+PROGRAMS = (
+    Program(_NAME, partial(_run, run_emulated_workers, _NAME), claim, page=f"{_NAME}-{SGLANG_ROUTER_VERSION}-1"),
+    Program(f"{_NAME}-vllm", partial(_run, run_vllm_worker, f"{_NAME}-vllm"), claim),
+)

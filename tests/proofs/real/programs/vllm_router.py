@@ -1,9 +1,10 @@
-"""vLLM's router in front of emulated workers, whose cache events it follows."""
+"""vLLM's router in front of emulated workers or a real vLLM, whose cache events it follows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tests.proofs.real.claims import ABSENT, Ledger, Range, exactly
@@ -12,17 +13,15 @@ from tests.proofs.real.engines import MODEL_NAME, START_SECONDS, Engine, Target
 from tests.proofs.real.environments import VLLM_ROUTER, VLLM_ROUTER_VERSION, ensure_environment
 from tests.proofs.real.processes import pick_ports, read, running, wait_until
 from tests.proofs.real.programs.program import Program, Running
-from tests.proofs.real.programs.workers import BLOCK_SIZE, run_workers
-
-WORKERS = 3
+from tests.proofs.real.programs.workers import BLOCK_SIZE, Behind, run_emulated_workers, run_vllm_worker
 
 
 @contextmanager
-def run(environments: Path, logs: Path) -> Iterator[Running]:
+def _run(behind: Behind, name: str, environments: Path, logs: Path) -> Iterator[Running]:
     """The router with a short queue, ready."""
     environment = ensure_environment(environments, VLLM_ROUTER)
     port, metrics = pick_ports(2)
-    with run_workers(WORKERS, logs) as workers:
+    with behind(environments, logs) as workers:
         sources = [f"--kv-event-source={worker.url}={worker.events}" for worker in workers.workers]
         command = [
             str(environment / "bin" / "vllm-router"), "--host", "127.0.0.1", "--port", str(port),
@@ -35,17 +34,17 @@ def run(environments: Path, logs: Path) -> Iterator[Running]:
             "--disable-circuit-breaker", "--log-level", "debug",
         ]  # fmt: skip
         base, page = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
-        with running("vllm-router", command, logs) as started:
+        with running(name, command, logs) as started:
             seconds = wait_until(
-                lambda: _is_ready(base, page), "vllm-router", seconds=START_SECONDS, processes=[started]
+                lambda: _is_ready(base, page, len(workers.urls)), name, seconds=START_SECONDS, processes=[started]
             )
             target = Target(page, "router", "router-0")
-            engine = Engine("vllm-router", VLLM_ROUTER_VERSION, base, (target,), seconds, ("vllm-router",))
+            engine = Engine(name, VLLM_ROUTER_VERSION, base, (target,), seconds, ("vllm-router",))
             yield Running(engine, workers, workers.kill_first)
 
 
-def _is_ready(base: str, page: str) -> bool:
-    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nvllm_router_worker_health{") == WORKERS
+def _is_ready(base: str, page: str, workers: int) -> bool:
+    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nvllm_router_worker_health{") == workers
 
 
 def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
@@ -74,4 +73,8 @@ def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
     }  # fmt: skip
 
 
-PROGRAMS = (Program("vllm-router", run, claim, page=f"vllm-router-{VLLM_ROUTER_VERSION}-1"),)
+_NAME = "vllm-router"
+PROGRAMS = (
+    Program(_NAME, partial(_run, run_emulated_workers, _NAME), claim, page=f"{_NAME}-{VLLM_ROUTER_VERSION}-1"),
+    Program(f"{_NAME}-vllm", partial(_run, run_vllm_worker, f"{_NAME}-vllm"), claim),
+)

@@ -1,18 +1,18 @@
-"""Emulated workers behind a real router: one `servescope emulate` each, which looks like a vLLM server."""
+"""What is behind a real router: `servescope emulate`, which looks like a vLLM server, or a real vLLM."""
 
 from __future__ import annotations
 
 import json
 import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from servescope.sources.parse import parse_exposition
 from tests.proofs.real.client import Counts
-from tests.proofs.real.engines import MODEL_NAME, serves
+from tests.proofs.real.engines import MODEL_NAME, run_vllm, serves
 from tests.proofs.real.processes import Started, pick_ports, read, running, wait_until
 
 START_SECONDS = 120.0
@@ -40,7 +40,7 @@ max_replica = 1
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One emulated server, and where it publishes the events of its cache."""
+    """One server, and where it publishes the events of its cache."""
 
     url: str
     events: str
@@ -49,9 +49,10 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Workers:
-    """Emulated servers that can fail and die."""
+    """Servers that can die and, where they are `emulated`, fail."""
 
     workers: Sequence[Worker]
+    emulated: bool = True
 
     @property
     def urls(self) -> list[str]:
@@ -99,6 +100,26 @@ def _ask(url: str, method: str, body: object = None) -> None:
     request = urllib.request.Request(url, json.dumps(body).encode() if body else None, headers, method=method)
     with urllib.request.urlopen(request, timeout=10) as response:
         response.read()
+
+
+Behind = Callable[[Path, Path], AbstractContextManager[Workers]]
+"""Runs what is behind a router, with a folder of environments and one for logs."""
+
+
+@contextmanager
+def run_vllm_worker(environments: Path, logs: Path) -> Iterator[Workers]:
+    """One real vLLM that publishes the events of its cache, ready."""
+    events = f"tcp://127.0.0.1:{pick_ports(1)[0]}"
+    publishing = {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": events}
+    options = ["--kv-events-config", json.dumps(publishing), "--block-size", str(BLOCK_SIZE)]
+    with run_vllm(environments, logs, name="vllm-worker", options=options) as engine:
+        assert engine.started is not None
+        yield Workers([Worker(engine.base_url, events, engine.started)], emulated=False)
+
+
+def run_emulated_workers(_: Path, logs: Path) -> AbstractContextManager[Workers]:
+    """Several emulated workers, ready."""
+    return run_workers(3, logs)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from servescope.alerting.alerts import ALERTS
@@ -53,6 +54,7 @@ from servescope.contract.bounds import (
     SLOW_TIMES,
     SLOW_TRAFFIC,
     SPLIT_MARGIN,
+    STEADY_SHARE,
     STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
     TARGETS_DOWN,
@@ -298,6 +300,11 @@ def _served_until(value: float | str) -> Changed:
     return {**_NONE_SERVED, _SERVED_OLD: (value, 0.0), _SERVED_NEW: (value, 0.0)}
 
 
+def _changed(before: float, after: float, minutes: int) -> str:
+    """As `_of_today`, an hour and more of one rate and then these minutes of another."""
+    return " ".join(["_"] * (_DAY - 90 - minutes) + [str(before)] * 90 + [str(after)] * minutes)
+
+
 _NONE_THE_DAY_BEFORE: Mapping[str, Changed] = {
     "none at this time of the day before": _served_until(" ".join(["5"] * 5 + ["0"] * 1200 + ["5"] * 195)),
     "hardly any at this time of the day before": _served_until(_first(1200, str(STEADY_TRAFFIC.value * 0.49), "5")),
@@ -327,7 +334,9 @@ def _slow(times: float, requests: float = 1.0) -> Changed:
     return {_TIMES[0]: (2 * requests, 2 * requests * times), _TIMES[1]: (requests, requests)}
 
 
-def _without_traffic(usual: float | str, silent: Mapping[str, Changed]) -> Proof:
+def _without_traffic(
+    usual: float | str, silent: Mapping[str, Changed], also: Mapping[str, tuple[Changed, float]] = MappingProxyType({})
+) -> Proof:
     """A model of two deployments is served by neither; each has as many requests a second as `usual` before."""
     is_new = " ".join(["_"] * (_DAY - 65) + ["5"] * 65)
     dips = " ".join(["_"] * 200 + ["5"] * (_DAY - 235) + ["0.01"] + ["5"] * 34)
@@ -371,6 +380,7 @@ def _without_traffic(usual: float | str, silent: Mapping[str, Changed]) -> Proof
                 {**_NONE_SERVED, _SENT_OLD: 0.0, _UP_OF_OLD: 0.0, _SENT: (None, None)}, 0.0
             ),
             "never listed": ({**_NONE_SERVED, _AGE: (None, None), _AGE_OF_OLD: (None, None)}, 0.0),
+            **also,
         },
         ends={
             "requests end between scrapes": {**_NONE_SERVED, _SERVED_NEW: 0.5},
@@ -1134,7 +1144,17 @@ PROOFS: Mapping[str, Proof] = {
         },
     ),
     "ServescopeTrafficStopped": _without_traffic(
-        _of_today(5.0), {"steady the day before": _served_until(5.0), **_NONE_THE_DAY_BEFORE}
+        _of_today(5.0),
+        {
+            "steady the day before": _served_until(5.0),
+            "it declined before": _served_until(_changed(5.0, 5 * STEADY_SHARE.value / _HAIR, 30)),
+            "hardly any in the last half hour": _served_until(_changed(0.1, STEADY_TRAFFIC.value * 0.49, 30)),
+            **_NONE_THE_DAY_BEFORE,
+        },
+        {
+            "it hardly declined": (_served_until(_changed(5.0, 5 * STEADY_SHARE.value, 30)), 0.0),
+            "a burst before it stopped": (_served_until(_changed(0.1, 5.0, 3)), 0.0),
+        },
     ),
     "ServescopeRequestsNotExposed": Proof(
         {_REQUESTS: 5.0, _BUSY: 3.0, _UP: 1.0, _ROUTER_UP: 1.0, _SHARE: 0.5}, {_REQUESTS: _ENDS}, 5.0,

@@ -45,7 +45,7 @@ class Incidents:
             for name, minutes in checks.items()
             for minute, fires in minutes.items()
         ]
-        suite = Suite([self._test(given, found)], _groups(checks))
+        suite = Suite([self._test(given, found)], rule_groups(checks))
         return failures(self.promtool, self.folder, {"incident": suite})
 
     def fired(
@@ -54,20 +54,14 @@ class Incidents:
         minutes: int,
         *,
         since: int = 0,
-        without: Collection[str] = (),
-        severities: Iterable[str] = ("critical", "warning"),
+        severities: Collection[str] = ("critical", "warning"),
     ) -> dict[str, str]:
         """What promtool finds of alerts of these severities on deployments and targets that fired; empty for none.
 
-        Those that fire after the minute `since` count, `without` some. They are evaluated every other minute. Those on
+        Those that fire after the minute `since` count. They are evaluated every other minute. Those on
         objectives are left out, as are those on the monitoring.
         """
-        names = [
-            alert.name
-            for alert in ALERTS.values()
-            if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
-            if alert.name not in without
-        ]
+        names = on_deployments(severities)
         chosen = f'severity=~"{"|".join(severities)}"'
         found_in = f'ALERTS{{alertstate="firing",{chosen}}}[{minutes - since}m]'
         found = {
@@ -75,7 +69,7 @@ class Incidents:
             "eval_time": f"{minutes - 1}m",
             "exp_samples": [],
         }
-        groups = [{**group, "interval": "2m"} for group in _groups(names)]
+        groups = [{**group, "interval": "2m"} for group in rule_groups(names)]
         suite = Suite([self._test(given, [found])], groups, interval="2m")
         return failures(self.promtool, self.folder, {"life": suite})
 
@@ -88,7 +82,16 @@ class Incidents:
         }
 
 
-def _groups(names: Iterable[str]) -> list[dict[str, Any]]:
+def on_deployments(severities: Collection[str] = ("critical", "warning")) -> list[str]:
+    """The alerts of these severities on deployments and targets, but for those on objectives."""
+    return [
+        alert.name
+        for alert in ALERTS.values()
+        if alert.severity in severities and alert.component != "slo" and alert.family != "servescope"
+    ]
+
+
+def rule_groups(names: Iterable[str]) -> list[dict[str, Any]]:
     """These alerts, and before them the rules of the figures and objectives that they read."""
     alerts = [ALERTS[name] for name in names]
     read = [term for alert in alerts for condition in conditions_of(alert) for term in terms(condition)]

@@ -20,20 +20,23 @@ from servescope.alerting.records import (
     FirstCheck,
     Present,
     Runbook,
+    Scaled,
     Subquery,
     Total,
     by_replica,
 )
-from servescope.contract.bounds import STEADY_TRAFFIC
+from servescope.contract.bounds import STEADY_SHARE, STEADY_TRAFFIC
 from servescope.contract.identity import IDENTITY_LABELS
 
 MODEL_LABELS: Final = ("model_name", "environment")
 _FLOOR: Final = bound(STEADY_TRAFFIC)
+_STEADY: Final = bound(STEADY_SHARE)
 _DEPLOYMENT: Final = ("deployment_id", "environment")
 _SERVED: Final = Total(FigureRef("request_rate"), MODEL_LABELS)
 _IN_FLIGHT: Final = Total(FigureRef("concurrent_requests"), MODEL_LABELS)
 # Without the minutes in which the rate fell to 0.
 _HOUR_BEFORE: Final = Subquery("min", _SERVED, "1h", every="1m", before="15m")
+_HIGHEST: Final = Subquery("max", _SERVED, "1h", every="1m", before="15m")
 _KNOWN_FOR_AN_HOUR: Final = Present(Subquery("max", _SERVED, "5m", every="1m", before="75m"))
 _DAY_BEFORE: Final = Subquery("min", _SERVED, "1h", before="23h")
 """The hour that begins with this time of the day before."""
@@ -156,15 +159,18 @@ TRAFFIC_ALERTS: Final = (
     ),
     Alert(
         "ServescopeTrafficStopped", "warning", "traffic", "traffic",
-        _unless_given_up(Except(_STOPPED, Present(_DAY_BEFORE))),
+        _unless_given_up(
+            All((Except(_STOPPED, Present(_DAY_BEFORE)), Compare(_HOUR_BEFORE, ">=", Scaled(_HIGHEST, _STEADY))))
+        ),
         "A model that is new gets no requests any more.",
         "No stack of {{ $labels.model_name }} has served a request for 10 minutes. In the hour before there were at "
         f"least {_FLOOR:g} requests per second at all times; what is usual at this time of the day is not known yet.",
         Runbook(
             "As ServescopeTrafficGone, of a model of which there are no figures of this time of the day before: no "
             "request ended within 5 minutes on any of its stacks, none is in flight, and there were at least "
-            f"{_FLOOR:g} requests per second in the whole hour before. Whether its traffic ends every day at this time "
-            "is not known, so it is a ticket.",
+            f"{_FLOOR:g} requests per second in the whole hour before, and no less than {_STEADY:%} of the hour's "
+            "highest rate: traffic that declines as in an evening does not count. Whether its traffic ends every day "
+            "at this time is not known, so it is a ticket.",
             "Nothing, if its clients stopped sending. Otherwise every request fails before it reaches an engine.",
             "Ask who sends requests to the model whether they stopped. If they did not, send a request through the "
             "public address: an error names the gateway, the keys, the router or the name of the model.",

@@ -81,6 +81,13 @@ ALL_BAD = 0.99
 STEADY_TRAFFIC = Bound(
     "steady_traffic", 0.1, "requests/s", "traffic that never fell below this for an hour does not end by chance"
 )
+STEADY_SHARE = Bound(
+    "steady_share",
+    0.05,
+    "ratio",
+    "traffic that fell below this share of its hour's highest before it stopped declined",
+    most=1.0,
+)
 ANSWERS_KEPT = Bound(
     "answers_kept", 0.2, "ratio", "answers below this share of their length an hour ago are cut off or empty", most=1.0
 )
@@ -245,6 +252,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             BAD_REQUESTS,
             ALL_BAD_REQUESTS,
             STEADY_TRAFFIC,
+            STEADY_SHARE,
             ANSWERS_KEPT,
             SAME_TRAFFIC,
             ANSWERS_TRAFFIC,

@@ -171,6 +171,8 @@ def test_a_router_with_names_of_an_engine_is_not_the_engine() -> None:
     assert (found.source, found.nearest) == (None, "vLLM")
     assert "reads vLLM 0.5 to 0.32, of whose names 3 of" in found.reason
     assert "it has 'vllm:current_qps'" in found.reason
+    assert found.advice.startswith("it borrows names of vLLM: scrape what is behind it")
+    assert "--source" not in found.advice
 
 
 def test_nothing_is_guessed_from_nothing() -> None:

@@ -125,6 +125,8 @@ def _guess(exposition: Exposition) -> Identification:
         mismatch = source.signs.explain_mismatch(exposition)
         reason = f"the map {source.name!r} reads {source.covers}{known}, but {mismatch}"
         advice = f"if it is {source.title}, use its map with source = {source.name!r} or --source; else {_WRITE_A_MAP}"
+        if any(map(exposition.has, source.signs.none)):
+            advice = f"it borrows names of {source.title}: scrape what is behind it; or {_WRITE_A_MAP}"
         return Identification(None, source.implied_versions(exposition), source.title, reason, advice)
     known = f"source maps: {', '.join(load_sources())}"
     unmapped = load_unmapped()

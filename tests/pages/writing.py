@@ -92,6 +92,7 @@ WRITTEN: Final = (
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
     Written("tgi-3.3.7-1", "tgi", "3, read at 3.3.7"),
+    Written("nim-1-1", "nim", "1, read in November 2026"),
     Written("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
     Written("llmd-epp-0.10.0-1-goldens", "epp", "llm-d router 0.9 or newer, read up to 0.10"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),

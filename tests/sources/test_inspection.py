@@ -120,6 +120,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_mean": None,
             "decode_seconds_total": None,
         },
+        # Of its histogram of times per token each is of a step, whatever its name says.
+        "nim-1-1": {
+            "input_tokens_total": 384,
+            "output_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "request_error_share": 0.0,
+            "concurrent_requests": 2,
+            "time_per_output_token_seconds": None,
+            "inter_token_latency_seconds": 0.2,
+            "decode_seconds_total": 8,
+            "kv_cache_usage": 0.5,
+            "kv_cache_hit_rate": None,
+        },
         # It times a request's inference as a whole, which is no time from token to token.
         "tgi-3.3.7-1": {
             "input_tokens_total": 40_000,

@@ -200,7 +200,13 @@ def test_nothing_is_guessed_from_nothing() -> None:
             "acme_num_requests_running 1\nacme_kv_cache_usage_perc 1\nacme_generation_tokens_total 1",
             "vLLM", "3 of its names end as those of vLLM do", "scrape the engine itself",
         ),
+        # Not vLLM's router, whose names end so too.
+        (
+            "sgl_router_requests_total 1\nsgl_router_active_workers 1\nsgl_router_processed_requests_total 1",
+            "SGLang's router before 0.3", "has no source map", "take the target",
+        ),
         ("process_start_time_seconds 1\npython_info 1", None, "no name in it is known", "check that the URL"),
+        ("# TYPE vllm:num_requests_running gauge\n", None, "no samples", "may describe families alone"),
     ],
 )  # fmt: skip
 def test_what_no_map_reads_names_what_is_nearest_and_what_to_do(

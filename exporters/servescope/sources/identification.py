@@ -118,7 +118,8 @@ def identify(exposition: Exposition) -> Identification:
 def _guess(exposition: Exposition) -> Identification:
     names = exposition.by_name
     if not names:
-        return Identification(None, "", None, "there are no samples", "check that the URL is that of the metrics")
+        advice = "check that the URL is that of the metrics; an engine that counts nothing may describe families alone"
+        return Identification(None, "", None, "there are no samples", advice)
     source, shown = _most_read(exposition)
     if source is not None:
         known = f", of whose names {shown} are exposed" if shown else ""

@@ -278,7 +278,9 @@ def _reported(family: _Family) -> Iterator[str]:
 
 def _metric_row(source: Source, name: str, releases: Sequence[_Release]) -> tuple[str, ...]:
     metric = source.metrics[name]
-    natives = dict.fromkeys(" + ".join(_codes([term.native]) for term in each.terms) for each in metric.alternatives)
+    natives = dict.fromkeys(
+        " + ".join(dict.fromkeys(_codes([term.native]) for term in each.terms)) for each in metric.alternatives
+    )
     reasons = [*(each.reason for each in metric.alternatives), metric.reason]
     signs = (_SIGNS.get(release.coverage[name].status, "–") for release in releases)
     return f"`{name}`", *signs, "<br>".join(natives) or "computed", "; ".join(dict.fromkeys(filter(None, reasons)))

@@ -35,6 +35,7 @@ APART = {
     "tgi": {"concurrent_requests", "input_tokens_total", "output_tokens_total"},
     "trtllm-on-triton": {"input_tokens_total", "output_tokens_total"},
     "sglang": {"decode_seconds_total"},
+    "nim": {"decode_seconds_total"},
     "dynamo-frontend": {"input_tokens_total", "output_tokens_total", "decode_seconds_total"},
     "epp": {"input_tokens_total", "output_tokens_total", "requests_total", "kv_cache_eligible_tokens_total"},
 }

@@ -56,6 +56,8 @@ _SINCE_0_10: Final = (
     "vllm:prefix_cache_hits_total",
 )
 _SINCE_0_13: Final = (
+    # Of llm-d's simulator alone, as below.
+    "vllm:max_num_generation_tokens",
     "vllm:request_time_per_output_token_seconds",
     "vllm:admission_rejections_total",
     "vllm:prompt_tokens_cached_total",
@@ -63,6 +65,7 @@ _SINCE_0_13: Final = (
     "vllm:num_requests_waiting_by_reason",
 )
 _BEFORE_0_13: Final = (
+    "vllm:max_num_generation_tokens",
     "vllm:num_requests_swapped",
     "vllm:gpu_cache_usage_perc",
     "vllm:gpu_prefix_cache_queries_total",
@@ -76,7 +79,12 @@ WRITTEN: Final = (
     Written("vllm-0.10era-1", "vllm", "about 0.10 to 0.12", (*_SINCE_0_13, "vllm:num_requests_swapped")),
     Written("vllm-0.8era-1", "vllm", "0.8 to about 0.10", (*_SINCE_0_13, *_SINCE_0_10, "vllm:num_requests_swapped")),
     Written("vllm-0.5.0-1", "vllm", "0.5 to 0.9 (V0 engine)", (*_SINCE_0_13, *_SINCE_0_10, *_SINCE_0_8)),
-    Written("vllm-on-ray-0.32.0-1", "vllm-on-ray", "newer than 0.13, read up to 0.32"),
+    Written(
+        "vllm-on-ray-0.32.0-1",
+        "vllm-on-ray",
+        "newer than 0.13, read up to 0.32",
+        ("ray_vllm:max_num_generation_tokens",),
+    ),
     Written("sglang-on-ray-0.5.23-1", "sglang-on-ray", "newer than 0.5.12, read up to 0.5.23"),
     Written("sglang-0.5.7era-1", "sglang", "0.5.7 to about 0.5.9"),
     Written("sglang-0.4.x-1", "sglang", "before 0.4.5"),
@@ -84,6 +92,7 @@ WRITTEN: Final = (
     Written("dynamo-frontend-0.8dev-1", "dynamo-frontend", "before 1.6 (about 0.8)"),
     Written("dynamo-mocker-1.6.1-1", "dynamo-mocker", "1.6"),
     Written("tgi-3.3.7-1", "tgi", "3, read at 3.3.7"),
+    Written("nim-1-1", "nim", "1, read in November 2026"),
     Written("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
     Written("llmd-epp-0.10.0-1-goldens", "epp", "llm-d router 0.9 or newer, read up to 0.10"),
     Written("trtllm-1.3-1", "trtllm", "1.3 with cached tokens, read in November 2026"),

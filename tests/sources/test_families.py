@@ -112,6 +112,13 @@ def test_a_family_is_read_in_its_parts_and_in_either_spelling() -> None:
     assert unknown_families(page + "x_outer_bucket 1\nx_outer_sum 1\nx_outer_count 1\n", source) == ("x_outer",)
 
 
+def test_a_part_of_a_histogram_is_ignored_as_the_whole() -> None:
+    """Lines that somebody searched for have no types: a count alone is of the family that the map ignores."""
+    source = load_sources()["vllm"]
+    assert unknown_families("vllm:request_queue_time_seconds_count 3\n", source) == ()
+    assert unknown_families("vllm:request_queue_times_count 3\n", source) == ("vllm:request_queue_times_count",)
+
+
 def test_what_every_process_exposes_is_in_no_map() -> None:
     """It is ignored for all of them."""
     source = read_source("x.toml", MINIMAL)

@@ -120,6 +120,19 @@ VALUES: dict[str, dict[str, dict[str, float | None]]] = {
             "request_duration_mean": None,
             "decode_seconds_total": None,
         },
+        # Of its histogram of times per token each is of a step, whatever its name says.
+        "nim-1-1": {
+            "input_tokens_total": 384,
+            "output_tokens_total": 384,
+            'requests_total{outcome="ok"}': 40,
+            "request_error_share": 0.0,
+            "concurrent_requests": 2,
+            "time_per_output_token_seconds": None,
+            "inter_token_latency_seconds": 0.2,
+            "decode_seconds_total": 8,
+            "kv_cache_usage": 0.5,
+            "kv_cache_hit_rate": None,
+        },
         # It times a request's inference as a whole, which is no time from token to token.
         "tgi-3.3.7-1": {
             "input_tokens_total": 40_000,
@@ -430,6 +443,20 @@ def test_a_note_names_repeated_series(capsys: pytest.CaptureFixture[str], tmp_pa
     document = inspect_as_json(capsys, str(tmp_path / "twice.txt"))
 
     assert any(note.startswith("1 samples repeat a series") for note in document["notes"])
+
+
+@pytest.mark.parametrize(("first_tokens", "running", "is_noted"), [(178, 1, True), (1, 1, False), (0, 0, False)])
+def test_a_note_says_that_requests_may_be_missing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, first_tokens: int, running: int, is_noted: bool
+) -> None:
+    """Lines that somebody chose have no counter of requests, which is not 0 where more began than are in flight."""
+    (tmp_path / "part.txt").write_text(
+        f"vllm:num_requests_running {running}\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
+        f"vllm:time_to_first_token_seconds_count {first_tokens}\nvllm:time_to_first_token_seconds_sum 1\n"
+    )
+    notes = inspect_as_json(capsys, str(tmp_path / "part.txt"))["notes"]
+
+    assert any(note.startswith("requests_total is 0 as it has no series") for note in notes) is is_noted
 
 
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:

@@ -127,6 +127,7 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("trtllm-1.2rc-1", "trtllm", "up to 1.2"),
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
         ("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
+        ("nim-1-1", "nim", "1, read in November 2026"),
         (
             "gaie-epp-legacy-1-goldens",
             "epp",
@@ -171,6 +172,8 @@ def test_a_router_with_names_of_an_engine_is_not_the_engine() -> None:
     assert (found.source, found.nearest) == (None, "vLLM")
     assert "reads vLLM 0.5 to 0.32, of whose names 3 of" in found.reason
     assert "it has 'vllm:current_qps'" in found.reason
+    assert found.advice.startswith("it borrows names of vLLM: scrape what is behind it")
+    assert "--source" not in found.advice
 
 
 def test_nothing_is_guessed_from_nothing() -> None:
@@ -197,7 +200,13 @@ def test_nothing_is_guessed_from_nothing() -> None:
             "acme_num_requests_running 1\nacme_kv_cache_usage_perc 1\nacme_generation_tokens_total 1",
             "vLLM", "3 of its names end as those of vLLM do", "scrape the engine itself",
         ),
+        # Not vLLM's router, whose names end so too.
+        (
+            "sgl_router_requests_total 1\nsgl_router_active_workers 1\nsgl_router_processed_requests_total 1",
+            "SGLang's router before 0.3", "has no source map", "take the target",
+        ),
         ("process_start_time_seconds 1\npython_info 1", None, "no name in it is known", "check that the URL"),
+        ("# TYPE vllm:num_requests_running gauge\n", None, "no samples", "may describe families alone"),
     ],
 )  # fmt: skip
 def test_what_no_map_reads_names_what_is_nearest_and_what_to_do(

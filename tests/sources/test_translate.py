@@ -296,6 +296,47 @@ def test_an_api_server_in_rust_starts_at_zero() -> None:
     assert total(first, "kv_cache_reused_tokens_total") == 0
 
 
+def test_the_simulator_of_llm_d_names_why_a_request_ended_otherwise() -> None:
+    """Its requests are ok, and not errors for want of vLLM's label; a reason that is not known is an error too."""
+    page = VLLM + 'vllm:max_num_generation_tokens_count{model_name="tiny"} 10\n'
+    page += "".join(
+        f'vllm:request_success_total{{finish_reason="{reason}",model_name="tiny"}} {count}\n'
+        for reason, count in (("stop", 2), ("tool_calls", 3), ("length", 1), ("new", 4))
+    )
+    found = translate_identified(
+        parse_exposition(f'{page}vllm:max_num_generation_tokens_count{{model_name="tiny"}} 10\n')
+    )
+    assert (total(found, "requests_total", outcome="ok"), total(found, "requests_total", outcome="error")) == (6, 4)
+    assert total(found, "answers_truncated_total") == 1
+
+
+def test_a_success_without_a_reason_is_none_of_the_errors() -> None:
+    """A pipeline that removes the label leaves the count of successes; a reason that is not known is an error."""
+    page = VLLM + 'vllm:request_success_total{engine="0",model_name="tiny"} 7\n'
+    found = translate_identified(parse_exposition(page))
+    assert (total(found, "requests_total", outcome="ok"), total(found, "requests_total", outcome="error")) == (7, 0)
+    found = translate_identified(
+        parse_exposition(page.replace('name="tiny"} 7', 'name="tiny",finished_reason="new"} 7'))
+    )
+    assert (total(found, "requests_total", outcome="ok"), total(found, "requests_total", outcome="error")) == (0, 7)
+
+
+def test_cadvisor_by_itself_knows_containers_by_name() -> None:
+    """Each is a series; the root of all, and a machine's services, only contain others or are none."""
+    page = (
+        'container_memory_working_set_bytes{id="/"} 900\n'
+        'container_memory_working_set_bytes{id="/system.slice/cron.service"} 30\n'
+        'container_memory_working_set_bytes{id="/docker/a1",image="vllm",name="engine"} 500\n'
+        'container_memory_working_set_bytes{id="/docker/b2",image="nginx",name="gateway"} 20\n'
+    )
+    found = translate_identified(parse_exposition(page))
+    assert show(found, "memory_usage") == {
+        'memory_usage{name="engine"}': 500,
+        'memory_usage{name="gateway"}': 20,
+    }
+    assert found.coverage["memory_usage"].native == "container_memory_working_set_bytes"
+
+
 @pytest.mark.parametrize(
     ("status", "error_type", "outcome"),
     [

@@ -36,6 +36,9 @@ def _base(name: str) -> str:
 
 
 def _reason(family: str, source: Source) -> str | None:
-    """Why the map ignores a family, None where it does not; the map's own reason is preferred to the common one."""
+    """Why the map ignores a family, None where it does not; the map's own reason is preferred to the common one.
+
+    Of a histogram without types a page may have one part alone, as after a search for some of its lines.
+    """
     groups = (*source.ignored, *load_common())
-    return next((group.reason for group in groups if group.has(family)), None)
+    return next((group.reason for group in groups if group.has(family) or group.has(_base(family))), None)

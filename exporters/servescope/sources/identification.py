@@ -118,13 +118,16 @@ def identify(exposition: Exposition) -> Identification:
 def _guess(exposition: Exposition) -> Identification:
     names = exposition.by_name
     if not names:
-        return Identification(None, "", None, "there are no samples", "check that the URL is that of the metrics")
+        advice = "check that the URL is that of the metrics; an engine that counts nothing may describe families alone"
+        return Identification(None, "", None, "there are no samples", advice)
     source, shown = _most_read(exposition)
     if source is not None:
         known = f", of whose names {shown} are exposed" if shown else ""
         mismatch = source.signs.explain_mismatch(exposition)
         reason = f"the map {source.name!r} reads {source.covers}{known}, but {mismatch}"
         advice = f"if it is {source.title}, use its map with source = {source.name!r} or --source; else {_WRITE_A_MAP}"
+        if any(map(exposition.has, source.signs.none)):
+            advice = f"it borrows names of {source.title}: scrape what is behind it; or {_WRITE_A_MAP}"
         return Identification(None, source.implied_versions(exposition), source.title, reason, advice)
     known = f"source maps: {', '.join(load_sources())}"
     unmapped = load_unmapped()

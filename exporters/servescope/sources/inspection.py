@@ -115,6 +115,7 @@ def inspect(
     notes = (
         *_notes(expositions, found, source, resets),
         *_part_notes(last, part),
+        *_first_use_notes(translations[-1]),
         *_segment_notes(translations[-1], segment_label),
     )
     return Report(subject, found, source, span, seconds, entries, notes, sort_families(last, source))
@@ -199,6 +200,15 @@ def _part_notes(exposition: Exposition, part: PagePart) -> Iterator[str]:
         yield f"no series has {list_first(absent)}"
     if others := part.unclaimed(series):
         yield f"{sum(others.values())} series have other values ({len(others)}): {list_first(list(others))}"
+
+
+def _first_use_notes(translation: Translation) -> Iterator[str]:
+    """That a counter of requests which is 0 for want of a series may be missing, as requests were answered."""
+    names = ("time_to_first_token_seconds_count", "output_tokens_total", "concurrent_requests")
+    begun, tokens, running = (_sum(each for each in translation.samples if each.name == name) or 0 for name in names)
+    own = translation.coverage["requests_total"]
+    if own.status in SUPPLIED and own.native is None and (begun or min(tokens, 1)) > running:
+        yield "requests_total is 0 as it has no series though requests were answered: in a part of a page it is unknown"
 
 
 def _segment_notes(translation: Translation, label: str) -> Iterator[str]:

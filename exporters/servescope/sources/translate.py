@@ -399,7 +399,7 @@ def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | 
 
 
 def _natives(exposition: Exposition, alternative: Alternative) -> str:
-    return " + ".join(term.native for term in alternative.terms if exposition.has(term.native))
+    return " + ".join(dict.fromkeys(term.native for term in alternative.terms if exposition.has(term.native)))
 
 
 def _settle_components(source: Source, coverage: dict[str, Coverage]) -> None:

@@ -127,7 +127,6 @@ def test_a_map_must_say_how_it_is_identified() -> None:
         ("trtllm-1.2rc-1", "trtllm", "up to 1.2"),
         ("llamacpp-2026-1", "llamacpp", "2026, read at build 11669"),
         ("triton-trtllm-1.0.0-1", "trtllm-on-triton", "1, read in November 2026"),
-        ("nim-1-1", "nim", "1, read in November 2026"),
         (
             "gaie-epp-legacy-1-goldens",
             "epp",

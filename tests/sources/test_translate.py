@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from servescope.instruments.router import RouterInstruments
 from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
-from servescope.sources.translate import translate
+from servescope.sources.translate import MOST_FIRST_USES, translate
 from tests.support.captures import OF_EACH_ERA
 from tests.support.translations import IDENTITY, read_capture, show, total, translate_identified
 
@@ -199,6 +200,17 @@ def test_a_pair_of_counters_is_taken_together() -> None:
     new = translate_identified(parse_exposition(text))
     assert (total(new, "kv_cache_eligible_tokens_total"), total(new, "kv_cache_reused_tokens_total")) == (100, 25)
     assert new.coverage["kv_cache_reused_tokens_total"].status == "present"
+
+
+@pytest.mark.parametrize(("models", "start_at_zero"), [(MOST_FIRST_USES, True), (MOST_FIRST_USES + 1, False)])
+def test_of_a_page_of_very_many_models_only_what_it_shows_is_read(models: int, start_at_zero: bool) -> None:
+    """Each would have a hundred series that are 0: a page with a bug in a label would be a flood of them."""
+    running = "".join(f'vllm:num_requests_running{{model_name="m{model}"}} 1\n' for model in range(models))
+    text = f"{running}vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
+    counts = Counter(sample.name for sample in translate_identified(parse_exposition(text)).samples)
+    assert counts["concurrent_requests"] > models
+    assert (counts["requests_total"] >= models) is start_at_zero
+    assert (counts.total() > 50 * models) is start_at_zero
 
 
 def test_every_way_to_finish_is_an_outcome() -> None:

@@ -7,13 +7,23 @@ are between them. Rates need the seconds in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
-from servescope.contract.expressions import Difference, Expression, Level, Quantile, Ratio, is_per_second, leaves
+from servescope.contract.expressions import (
+    Difference,
+    Expression,
+    Level,
+    Quantile,
+    Ratio,
+    Vector,
+    is_per_second,
+    leaves,
+)
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SEGMENT
@@ -230,21 +240,31 @@ def _explain_resets(expositions: Sequence[Exposition]) -> str:
     return "the process was restarted, or the later exposition was named first"
 
 
+_Evaluate = Callable[..., Vector]
+"""Evaluates an expression over the samples that it reads: by labels, and by seconds where those are known."""
+
+
 def _entries(
     samples: Sequence[Sample], coverage: Mapping[str, Coverage], span: Span, seconds: float | None
 ) -> Iterator[Entry]:
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
+
+    def evaluate(expression: Expression, by: Sequence[str] = (), per: float | None = None) -> Vector:
+        read = (f"{name}{part}" for name in sorted(leaves(expression)) for part in ("", "_bucket", "_sum", "_count"))
+        found = chain.from_iterable(by_name.get(name, ()) for name in read)
+        return evaluate_increases(expression, found, by=by, seconds=per)
+
     for name, metric in METRICS.items():
         if name not in FIGURES:
             yield _metric_entry(metric, by_name, coverage[name], span)
             continue
-        entry = _figure_entry(FIGURES[name], samples, coverage, span, seconds)
+        entry = _figure_entry(FIGURES[name], evaluate, coverage, span, seconds)
         yield entry if name in PROCESS_RATIOS else _as_metric(entry, coverage[name])
     for name, figure in FIGURES.items():
         if name not in METRICS:
-            yield _figure_entry(figure, samples, coverage, span, seconds)
+            yield _figure_entry(figure, evaluate, coverage, span, seconds)
 
 
 def _as_metric(entry: Entry, own: Coverage) -> Entry:
@@ -300,7 +320,7 @@ def _sum(samples: Iterable[Sample]) -> float | None:
 
 
 def _figure_entry(
-    figure: Figure, samples: Sequence[Sample], coverage: Mapping[str, Coverage], span: Span, seconds: float | None
+    figure: Figure, evaluate: _Evaluate, coverage: Mapping[str, Coverage], span: Span, seconds: float | None
 ) -> Entry:
     own = _cover_figure(figure, coverage)
     reason, value = own.reason, None
@@ -308,9 +328,9 @@ def _figure_entry(
     if own.status in SUPPLIED and is_per_second(figure.expression) and seconds is None:
         reason = _NO_RATE[span]
     elif own.status in SUPPLIED:
-        vector = evaluate_increases(figure.expression, samples, by=figure.by, seconds=seconds)
+        vector = evaluate(figure.expression, figure.by, seconds)
         value, parts = _figure_value(figure, vector)
-        reason = own.reason if vector else _joined(_explain_no_data(figure.expression, samples), own.reason)
+        reason = own.reason if vector else _joined(_explain_no_data(figure.expression, evaluate), own.reason)
     return Entry(
         figure.name,
         "metric" if figure.name in METRICS else "figure",
@@ -321,7 +341,7 @@ def _figure_entry(
         value,
         own.native,
         reason,
-        _verdict(figure, value, samples),
+        _verdict(figure, value, evaluate),
         parts,
     )
 
@@ -371,24 +391,24 @@ def _measure(figure: Figure) -> str:
             return "mean" if figure.unit != "ratio" else "ratio"
 
 
-def _verdict(figure: Figure, value: float | None, samples: Sequence[Sample]) -> str | None:
+def _verdict(figure: Figure, value: float | None, evaluate: _Evaluate) -> str | None:
     """How its band judges a value, or why there is too little to judge by."""
     if figure.band is None or value is None:
         return None
     evidence, rating = figure.band.evidence, figure.band.judge(value)
-    counted = evaluate_increases(FIGURES[evidence.figure].expression, samples, by=()) if evidence else {}
+    counted = evaluate(FIGURES[evidence.figure].expression) if evidence else {}
     lack = evidence.describe_lack(sum(counted.values())) if evidence and counted else ""
     return lack or f"{rating.status}: {rating.label}"
 
 
-def _explain_no_data(expression: Expression, samples: Sequence[Sample]) -> str:
+def _explain_no_data(expression: Expression, evaluate: _Evaluate) -> str:
     match expression:
         case Ratio(divided, denominator):
-            if any(evaluate_increases(denominator, samples, by=()).values()):
+            if any(evaluate(denominator).values()):
                 return f"no data: no such series of {' - '.join(sorted(leaves(divided)))}"
             return f"no data: nothing to divide by, {' - '.join(sorted(leaves(denominator)))} is 0"
         case Difference(left, _):
-            return _explain_no_data(left, samples)
+            return _explain_no_data(left, evaluate)
         case Quantile(_, histogram):
             return f"no data: no observation in {histogram}"
         case _:

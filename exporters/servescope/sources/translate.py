@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +135,10 @@ def plan_translation(
     _settle_components(source, coverage)
     plan = planner.plan({name: coverage.get(name, _PROCESS_RATIO) for name in METRICS})
     return replace(plan, fact_places=find_facts(exposition, source.setup))
+
+
+MOST_FIRST_USES: Final = 256
+"""Of a page with more models and engines than this no series begin at 0: each would have a hundred of them."""
 
 
 class _Planner:
@@ -376,7 +380,8 @@ def _present_labels(exposition: Exposition, source: Source, part: PagePart) -> l
         return [()]
     samples = exposition.by_name.get(canonical_name(like), ())
     kept = (tuple(pair for pair in sample.labels if pair[0] in wanted) for sample in samples if part.has(sample.labels))
-    return list(dict.fromkeys(kept))
+    present = list(dict.fromkeys(kept))
+    return present if len(present) <= MOST_FIRST_USES else []
 
 
 def _parts(metric_map: MetricMap) -> list[tuple[str, Labels]]:

@@ -55,7 +55,7 @@ def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
             begun, begun + len(ledger.left_waiting), "began with 200: streams that broke or were left are among them",
         ),
         'requests_total{outcome="client_error"}': exactly(
-            len(counts.of("client_error", "invalid", "unknown_model")),
+            len([each for each in counts.of("client_error") if each.job.kind not in ("malformed", "incomplete")]),
             "4xx of the workers: bodies that the router refuses itself are in no series",
         ),
         'requests_total{outcome="error"}': exactly(

@@ -91,7 +91,7 @@ def test_alerts_are_the_same_with_prometheus_3(promtool_3: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.proof)])
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.proof] * (name in _LONG)) for name in ALERTS])
 def test_every_mutant_dies(name: str, step: int) -> None:
     """A comparison turned round, a threshold or a time shifted, a matcher or a condition dropped: the proof fails.

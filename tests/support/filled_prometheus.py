@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from alerts.__main__ import GENERATED as RULES
 from alerts.recording import INTERVAL
@@ -19,6 +21,7 @@ from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, Emula
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
+from tests.support.documents import read_yaml
 from tests.support.kept import kept
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, running
@@ -37,6 +40,7 @@ long windows sum them."""
 PLAIN = "plain"
 """A deployment without speculation, as `chat-v1` is without an index of caches and a token-based autoscaler."""
 
+_NAME = re.compile(r"[\w:]+")
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][^ ]*(?:\{.*\})?) (\S+)$", re.MULTILINE)
 
 
@@ -92,21 +96,36 @@ def fill(
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
     `running(prometheus, folder, {}, options=RETENTION)` serves them. Run once over the data, a rule does not find what
-    others record; with EVERY_RULE as `times` it does.
+    others record; with EVERY_RULE as `times` it does. What is made of scrapes alone is recorded once.
     """
     add_samples(promtool, folder, samples)
-    for _ in range(times):
-        _record(prometheus, promtool, folder, seconds, interval, files)
+    _record(prometheus, promtool, folder, seconds, interval, [RULES / name for name in files])
+    if times > 1:
+        again = folder / "again.rules.json"
+        again.write_text(json.dumps({"groups": _groups_of_recorded(files)}), encoding="utf-8")
+        for _ in range(times - 1):
+            _record(prometheus, promtool, folder, seconds, interval, [again])
 
 
-def _record(prometheus: Path, promtool: Path, folder: Path, seconds: int, interval: str, files: Sequence[str]) -> None:
+def _groups_of_recorded(files: Sequence[str]) -> list[dict[str, Any]]:
+    """The groups of the files with the rules alone that read what another of them records."""
+    groups = [each for name in files for each in read_yaml((RULES / name).read_text(encoding="utf-8"))["groups"]]
+    recorded = {rule["record"] for group in groups for rule in group["rules"]}
+    chosen = [
+        {**group, "rules": [rule for rule in group["rules"] if not recorded.isdisjoint(_NAME.findall(rule["expr"]))]}
+        for group in groups
+    ]
+    return [group for group in chosen if group["rules"]]
+
+
+def _record(prometheus: Path, promtool: Path, folder: Path, seconds: int, interval: str, files: Sequence[Path]) -> None:
     with running(prometheus, folder, {}, options=RETENTION) as server:
         done = run(
             promtool,
             [
                 "tsdb", "create-blocks-from", "rules", f"--start={START_SECONDS}", f"--end={START_SECONDS + seconds}",
                 f"--eval-interval={interval}", f"--output-dir={folder / 'recorded'}",
-                f"--url=http://127.0.0.1:{server.port}", *(RULES / name for name in files),
+                f"--url=http://127.0.0.1:{server.port}", *files,
             ],
             folder,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from servescope.alerting.records import (
 from servescope.contract.bounds import STEADY_TRAFFIC
 from servescope.contract.identity import IDENTITY_LABELS
 
-MODEL_LABELS: Final = ("model_name", "environment")
+MODEL_LABELS: Final = listing.MODEL_LABELS
 _FLOOR: Final = bound(STEADY_TRAFFIC)
 _DEPLOYMENT: Final = ("deployment_id", "environment")
 _SERVED: Final = Total(FigureRef("request_rate"), MODEL_LABELS)

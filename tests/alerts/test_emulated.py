@@ -27,7 +27,7 @@ from tests.support.watched_stack import STEP_SECONDS, Watched
 pytestmark = pytest.mark.proof
 WARM_SECONDS = 600.0
 _FLOORS = {
-    "ServescopeUpButNotServing", "ServescopeReplicaSlow", "ServescopeRouterHotSpot",
+    "ServescopeUpButNotServing", "ServescopeReplicaDiffers", "ServescopeRouterHotSpot",
 }  # fmt: skip
 FAULTS = {
     "draft-misaligned": "ServescopeSpeculationBelowBreakEven",

@@ -115,7 +115,7 @@ def test_what_has_no_requests_is_not_dark(incidents: Incidents) -> None:
 
 # --- What requests are answered with ----------------------------------------------------------------------------------
 
-_SHORT, _INVALID = "ServescopeAnswersShrink", "ServescopeClientErrorsHigh"
+_SHORT, _INVALID = "ServescopeAnswerLengthChanged", "ServescopeClientErrorsHigh"
 
 
 def _answers(*stretches: tuple[int, float, float]) -> dict[str, Stretches]:
@@ -206,7 +206,7 @@ def test_one_tenants_invalid_requests_are_a_ticket(incidents: Incidents) -> None
 
 # --- One replica of several -------------------------------------------------------------------------------------------
 
-_HOT, _SLOW = "ServescopeRouterHotSpot", "ServescopeReplicaSlow"
+_HOT, _SLOW = "ServescopeRouterHotSpot", "ServescopeReplicaDiffers"
 EACH_SIZE = pytest.mark.parametrize(
     ("replicas", "scrape_seconds"),
     [

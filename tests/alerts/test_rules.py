@@ -55,7 +55,7 @@ PAGES = {
     "ServescopeNoActiveReplica", "ServescopeUpButNotServing", "ServescopeDeploymentDown", "ServescopeCollectorGone",
     "ServescopeCutoverDegraded", "ServescopeRouterDown", "ServescopeTrafficGone", "ServescopeMostDeploymentsGone",
     "ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeMostDeploymentsDown", "ServescopeFleetUnseen",
-    "ServescopeAnswersShrink", "ServescopeRouterHotSpot", "ServescopeRequestsNotExposed",
+    "ServescopeAnswerLengthChanged", "ServescopeRouterHotSpot", "ServescopeRequestsNotExposed",
     *(name for name in ALERTS if name.endswith("BurnsFast")),
 }  # fmt: skip
 """What users feel, or what blinds everybody."""

@@ -16,9 +16,12 @@ from servescope.contract.bounds import (
     ACTIVE_REPLICAS,
     ALL_BAD,
     ALL_BAD_REQUESTS,
+    ANSWERS_CUT,
+    ANSWERS_GROWN,
     ANSWERS_KEPT,
     ANSWERS_TRAFFIC,
     BAD_REQUESTS,
+    BUSY_OTHERS,
     CLIENT_ERRORS_MORE,
     CLOCK_OFF,
     COMPARED_TRAFFIC,
@@ -313,6 +316,12 @@ _NONE_THE_DAY_BEFORE: Mapping[str, Changed] = {
 
 _EACH = [metric("concurrent_requests", replica=f"r{number}") for number in range(3)]
 _ALONE: dict[str, tuple[None, None]] = dict.fromkeys(_EACH[1:], (None, None))
+_ENGINES = [metric("concurrent_requests", replica=f"r{number}", role="aggregated") for number in range(3)]
+_ENDED_HERE = metric("requests_total", replica="r0", role="aggregated", outcome="ok")
+_CUT = figure("answer_truncated_share")
+_GREEN = figure("request_rate", deployment_id="green")
+_BLUE = figure("request_rate", deployment_id="d0")
+_OTHER_MODEL_THERE = figure("request_rate", deployment_id="green", model_name="n")
 _HOT: Changed = {_EACH[0]: 200 * HOT_SHARE.value * _HAIR, _EACH[1]: 200 * (1 - HOT_SHARE.value * _HAIR), _EACH[2]: 0.0}
 _FEWER: Changed = {_REQUESTS: 2.0, _REQUESTS_HERE: 200.0}
 _ENDS = " ".join(["5"] * 5 + [STALE] * 100)
@@ -322,6 +331,11 @@ _SHORT = 100 * ANSWERS_KEPT.value / _HAIR
 _FEW = 60.0
 _FALLS_LATER = " ".join(["5"] * 20 + ["1"] * 200)
 _TIMES = [series(f"time_per_output_token_seconds_{part}", {**DEPLOYMENT, "replica": "r0"}) for part in ("sum", "count")]
+
+
+def _idle_until_gone(rate: float) -> str:
+    """A deployment's last recorded request rates."""
+    return " ".join([str(rate)] * 5 + [STALE] * 300)
 
 
 def _fewer_since(rate: float) -> tuple[str, float]:
@@ -1186,38 +1200,68 @@ PROOFS: Mapping[str, Proof] = {
         ends={"another model's are exposed": {_REQUESTS: _ENDS, _OTHER_MODEL: 5.0}},
         lead=60, lag=5,
     ),
-    "ServescopeAnswersShrink": Proof(
-        {_LENGTH: 100.0, _WRITTEN: 500.0, _REQUESTS: 5.0},
-        {_LENGTH: 5.0, _WRITTEN: _FEW}, 5.0,
-        {
-            "at the boundary": {_LENGTH: 100 * ANSWERS_KEPT.value, _WRITTEN: _FEW},
-            "a short one among others": {_LENGTH: 1.0, _WRITTEN: 500 * ANSWERS_KEPT.value},
-            "as many tokens, of more requests": {_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value, _REQUESTS: 50.0},
-            "other requests": {_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: 1.5},
-            "just fewer requests": {
-                _LENGTH: " ".join(["1"] * 10 + [STALE] * 200), _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.14)
+    "ServescopeAnswerLengthChanged": _any_of({
+        "short": Proof(
+            {_LENGTH: 100.0, _WRITTEN: 500.0, _REQUESTS: 5.0},
+            {_LENGTH: 5.0, _WRITTEN: _FEW}, 5.0,
+            {
+                "at the boundary": {_LENGTH: 100 * ANSWERS_KEPT.value, _WRITTEN: _FEW},
+                "a short one among others": {_LENGTH: 1.0, _WRITTEN: 500 * ANSWERS_KEPT.value},
+                "as many tokens, of more requests": {_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value, _REQUESTS: 50.0},
+                "other requests": {_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: 1.5},
+                "just fewer requests": {
+                    _LENGTH: " ".join(["1"] * 10 + [STALE] * 200), _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.14)
+                },
+                "hardly any requests": {
+                    _LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
+                },
+                "short all along": {_LENGTH: (1.0, 1.0), _WRITTEN: 5.0},
+                "none are answered": {_LENGTH: None, _WRITTEN: 0.0},
             },
-            "hardly any requests": {
-                _LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
+            also={
+                "just short enough": (
+                    {_LENGTH: _SHORT, _WRITTEN: 500 * ANSWERS_KEPT.value / _HAIR}, _SHORT
+                ),
+                "empty": ({_LENGTH: 0.0, _WRITTEN: _FEW}, 0.0),
+                "nearly as many tokens": (
+                    {_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value / _HAIR, _REQUESTS: 50.0}, 1.0
+                ),
+                "just as many requests": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.29)}, 1.0),
+                "traffic at its floor": (
+                    {_LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 1.0
+                ),
+                "traffic that falls later": ({_LENGTH: 1.0, _WRITTEN: _FEW, _REQUESTS: _FALLS_LATER}, 1.0),
             },
-            "short all along": {_LENGTH: (1.0, 1.0), _WRITTEN: 5.0},
-            "none are answered": {_LENGTH: None, _WRITTEN: 0.0},
-        },
-        also={
-            "just short enough": (
-                {_LENGTH: _SHORT, _WRITTEN: 500 * ANSWERS_KEPT.value / _HAIR}, _SHORT
-            ),
-            "empty": ({_LENGTH: 0.0, _WRITTEN: _FEW}, 0.0),
-            "nearly as many tokens": ({_LENGTH: 1.0, _WRITTEN: 500 * SAME_TRAFFIC.value / _HAIR, _REQUESTS: 50.0}, 1.0),
-            "just as many requests": ({_LENGTH: 1.0, _WRITTEN: 5.0, _REQUESTS: _fewer_since(2.29)}, 1.0),
-            "traffic at its floor": (
-                {_LENGTH: 1.0, _WRITTEN: 0.1, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 1.0
-            ),
-            "traffic that falls later": ({_LENGTH: 1.0, _WRITTEN: _FEW, _REQUESTS: _FALLS_LATER}, 1.0),
-        },
-        ends={"long enough": {_LENGTH: 100 * ANSWERS_KEPT.value, _REQUESTS: 0.5}},
-        lead=130, lag=8, open_lag=7, stays=100,
-    ),
+            ends={"long enough": {_LENGTH: 100 * ANSWERS_KEPT.value, _REQUESTS: 0.5}},
+            lead=130, lag=8, open_lag=7, stays=100,
+        ),
+        "long": Proof(
+            {_LENGTH: 100.0, _CUT: 0.25, _REQUESTS: 5.0},
+            {_LENGTH: 100 * ANSWERS_GROWN.value * _HAIR, _CUT: 0.25 + ANSWERS_CUT.value * _HAIR},
+            100 * ANSWERS_GROWN.value * _HAIR,
+            {
+                "at the boundary": {_LENGTH: 100 * ANSWERS_GROWN.value, _CUT: 1.0},
+                "few more end at a limit": {_LENGTH: 2000.0, _CUT: 0.25 + ANSWERS_CUT.value},
+                "they end by themselves": {_LENGTH: 2000.0},
+                "short ones are cut": {_CUT: 1.0},
+                "fewer requests": {_LENGTH: " ".join(["2000"] * 10 + [STALE] * 200), _CUT: 1.0, _REQUESTS: 2.4},
+                "hardly any requests": {
+                    _LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
+                },
+            },
+            also={
+                "just as many requests": ({_LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: 2.5}, 2000.0),
+                "traffic at its floor": (
+                    {_LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 2000.0
+                ),
+            },
+            ends={
+                "short enough": {_LENGTH: 100 * ANSWERS_GROWN.value, _CUT: 1.0},
+                "they end by themselves": {_LENGTH: 2000.0, _CUT: 0.25 + ANSWERS_CUT.value},
+            },
+            lead=130, stays=100,
+        ),
+    }),
     "ServescopeClientErrorsHigh": Proof(
         {_INVALID: 0.0, _REQUESTS: 5.0}, {_INVALID: CLIENT_ERRORS_MORE.value * _HAIR}, CLIENT_ERRORS_MORE.value * _HAIR,
         {
@@ -1267,21 +1311,76 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels={**DEPLOYMENT, "replica": "r0"}, lead=100, stays=100,
     ),
-    "ServescopeReplicaSlow": Proof(
-        {_TIMES[0]: 2.0, _TIMES[1]: 1.0, _TOKEN_TIME: 2.0},
-        _slow(SLOW_TIMES.value * _HAIR), 2 * SLOW_TIMES.value * _HAIR,
-        {
-            "at the boundary": _slow(SLOW_TIMES.value / _HAIR),
-            "all alike": {**_slow(4.0), _TOKEN_TIME: 8.0},
-            "hardly any requests": _slow(2.0, SLOW_TRAFFIC.value * 0.99),
-        },
-        also={
-            "few requests suffice": (
-                _slow(SLOW_TIMES.value * _HAIR, SLOW_TRAFFIC.value), 2 * SLOW_TIMES.value * _HAIR
-            ),
-        },
-        labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
-    ),
+    "ServescopeReplicaDiffers": _any_of({
+        "slow": Proof(
+            {_TIMES[0]: 2.0, _TIMES[1]: 1.0, _TOKEN_TIME: 2.0},
+            _slow(SLOW_TIMES.value * _HAIR), 2 * SLOW_TIMES.value * _HAIR,
+            {
+                "at the boundary": _slow(SLOW_TIMES.value / _HAIR),
+                "all alike": {**_slow(4.0), _TOKEN_TIME: 8.0},
+                "hardly any requests": _slow(2.0, SLOW_TRAFFIC.value * 0.99),
+            },
+            also={
+                "few requests suffice": (
+                    _slow(SLOW_TIMES.value * _HAIR, SLOW_TRAFFIC.value), 2 * SLOW_TIMES.value * _HAIR
+                ),
+            },
+            labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
+        ),
+        "idle": Proof(
+            dict.fromkeys(_ENGINES, 10.0), {_ENGINES[0]: 0.0}, 0.0,
+            {
+                "it has a request": {_ENGINES[0]: 1.0},
+                "the others have few": {**dict.fromkeys(_ENGINES, BUSY_OTHERS.value * 1.5 * 0.99), _ENGINES[0]: 0.0},
+                "all have none": dict.fromkeys(_ENGINES, 0.0),
+                "it is not there": {_ENGINES[0]: None},
+                "one of two routers": {
+                    metric("concurrent_requests", replica="router-0", role="router"): 0.0,
+                    metric("concurrent_requests", replica="router-1", role="router"): 30.0,
+                },
+                "workers of another phase": {
+                    metric("concurrent_requests", replica=f"p{number}", role="prefill"): 0.0 for number in range(2)
+                },
+            },
+            also={
+                "the others have enough": (
+                    {**dict.fromkeys(_ENGINES, BUSY_OTHERS.value * 1.5), _ENGINES[0]: 0.0}, 0.0
+                ),
+            },
+            labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
+        ),
+        "holding": Proof(
+            {**dict.fromkeys(_ENGINES, 8.0), _ENDED_HERE: 2.0, _DURATION: 4.0},
+            {_ENGINES[0]: 35 * _HAIR, _ENGINES[1]: 12.5, _ENGINES[2]: 12.5}, 35 * _HAIR,
+            {
+                "at the boundary": {_ENGINES[0]: 35.0, _ENGINES[1]: 12.5, _ENGINES[2]: 12.5},
+                "few": {
+                    **dict.fromkeys(_ENGINES, 1.0), _ENGINES[0]: HANGING_FLOOR.value * 0.99, _ENDED_HERE: (0.1, 0.1),
+                },
+                "they end": {_ENGINES[0]: 72.0, _ENDED_HERE: (2.0 * HANGING_TIMES.value, 2.0 * HANGING_TIMES.value)},
+                "just as many end": {_ENGINES[0]: 2 * 4 * HANGING_TIMES.value, _ENGINES[1]: 1.0},
+                "all take long": {**dict.fromkeys(_ENGINES, 70.0)},
+                "one of two routers": {
+                    metric("concurrent_requests", replica="router-0", role="router"): 0.0,
+                    metric("concurrent_requests", replica="router-1", role="router"): 90.0,
+                },
+            },
+            also={
+                "few suffice": (
+                    {
+                        **dict.fromkeys(_ENGINES, 1.0), _ENGINES[0]: HANGING_FLOOR.value, _ENDED_HERE: (0.1, 0.1),
+                    },
+                    HANGING_FLOOR.value,
+                ),
+                "none end": ({_ENGINES[0]: 70.0, _ENDED_HERE: (0.0, 0.0)}, 70.0),
+                "just too many": (
+                    {_ENGINES[0]: 2 * 4 * HANGING_TIMES.value * _HAIR, _ENGINES[1]: 1.0},
+                    2 * 4 * HANGING_TIMES.value * _HAIR,
+                ),
+            },
+            labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
+        ),
+    }),
     "ServescopeDeploymentGone": Proof(
         {
             _AGE: 15.0, _SECOND_AGE: 15.0, _ROUTER_AGE: 15.0, _SENT: 4.0, _COLLECTOR: 1.0, _SHARE: 0.5,
@@ -1297,12 +1396,20 @@ PROOFS: Mapping[str, Proof] = {
                 _AGE: None, _SECOND_AGE: None, series(_AGES, {**TARGET, "rollout_phase": "stable"}): 15.0
             },
             "no collector": {_AGE: None, _SECOND_AGE: None, _COLLECTOR: None},
+            "replaced": {_AGE: None, _SECOND_AGE: None, _REQUESTS: _idle_until_gone(0), _GREEN: 5.0},
             "a router without engines is gone": {_ROUTER_ALONE: None},
         },
         also={
             "no autoscaler is known": ({_AGE: None, _SECOND_AGE: None, _SENT: None}, 15.0),
             "one is ordered": ({_AGE: None, _SECOND_AGE: None, _SENT: 1.0}, 15.0),
             "no split is configured": ({_AGE: None, _SECOND_AGE: None, _SHARE: None}, 15.0),
+            "it had requests": (
+                {_AGE: None, _SECOND_AGE: None, _REQUESTS: _idle_until_gone(0.1), _GREEN: 5.0}, 15.0
+            ),
+            "its model has no other": ({_AGE: None, _SECOND_AGE: None, _REQUESTS: _idle_until_gone(0)}, 15.0),
+            "another model has": (
+                {_AGE: None, _SECOND_AGE: None, _REQUESTS: _idle_until_gone(0), _OTHER_MODEL_THERE: 5.0}, 15.0
+            ),
         },
         lead=40, lag=5, open_lag=4, stays=120,
     ),
@@ -1317,8 +1424,11 @@ PROOFS: Mapping[str, Proof] = {
             "no collector": {**_vanished(41), _COLLECTOR: None},
             "they are down": dict.fromkeys(_FLEET, 9000.0),
             "of these one had no engines": {**_vanished(20), _ROUTER_ALONE: None},
+            "of these one was replaced": {**_vanished(21), _BLUE: _idle_until_gone(0), _GREEN: 5.0},
         },
         also={
+            "one had requests": ({**_vanished(21), _BLUE: _idle_until_gone(0.1), _GREEN: 5.0}, 21 / 41),
+            "the model of one has no other": ({**_vanished(21), _BLUE: _idle_until_gone(0)}, 21 / 41),
             "all": (_vanished(41), 1.0),
             "a router stayed": ({**_vanished(21), series(_AGES, {**ROUTER, "deployment_id": "d0"}): 15.0}, 21 / 41),
             "others were given up": ({**_vanished(20), **_scaled_to_zero(30, 31)}, 20 / 39),

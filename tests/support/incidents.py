@@ -107,7 +107,7 @@ def rule_groups(names: Iterable[str]) -> list[dict[str, Any]]:
 
 def _values(key: str, stretches: Stretches, scrape_seconds: int) -> str:
     """A series as promtool takes it, a value a scrape; a counter begins anew where it was not exposed."""
-    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count"))
+    is_counter = key.split("{")[0].endswith(("_total", "_sum", "_count", "_bucket"))
     words, total, begins = [], 0.0, 0
     for minutes, value in stretches:
         ends = begins + minutes

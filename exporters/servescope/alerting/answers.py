@@ -1,4 +1,4 @@
-"""The alerts on what requests are answered with: answers that shrink, and requests that are refused as invalid."""
+"""The alerts on what requests are answered with: other lengths of answers, and requests refused as invalid."""
 
 from __future__ import annotations
 
@@ -29,39 +29,57 @@ def _lately(shown: records.FigureRef) -> records.OverTime:
     return records.OverTime("avg", shown, "8m")
 
 
+_CUT: Final = records.FigureRef("answer_truncated_share")
+_GROWN: Final = bound(bounds.ANSWERS_GROWN)
+_CUT_MORE: Final = bound(bounds.ANSWERS_CUT)
+_USUAL: Final = records.OverTime("avg", _RATE, "3h")
+_SHORT: Final = records.All((
+    # The shortest of the last minutes: between bursts nothing is answered.
+    records.Compare(records.OverTime("min", _LENGTH, "10m"), "<", records.Scaled(_before(_LENGTH), _KEPT)),
+    # By all requests of some bursts, as those between them are probes, which are answered with a token.
+    records.Compare(records.Quotient(_lately(_WRITTEN), _lately(_RATE)), "<", records.Scaled(_before(_LENGTH), _KEPT)),
+    # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
+    records.Compare(_lately(_WRITTEN), "<", records.Scaled(_before(_WRITTEN), _SAME)),
+    records.Compare(_lately(_RATE), ">=", records.Scaled(_USUAL, _SAME)),
+    records.Compare(_lately(_RATE), ">=", _FLOOR),
+))  # fmt: skip
+_LONG: Final = records.All((
+    records.Compare(_LENGTH, ">", records.Scaled(_before(_LENGTH), _GROWN)),
+    # Long texts end by themselves, and those who want few tokens get short ones.
+    records.Compare(_CUT, ">", records.Shifted(_before(_CUT), _CUT_MORE)),
+    # Where requests become fewer, those that are left may be long; the rate must not lag behind their length.
+    records.Compare(_RATE, ">=", records.Scaled(_USUAL, _SAME)),
+    records.Compare(_RATE, ">=", _FLOOR),
+))  # fmt: skip
+
 ANSWERS_ALERTS: Final = (
     records.Alert(
-        "ServescopeAnswersShrink", "critical", "engine", "serving",
-        records.All((
-            # The shortest of the last minutes: between bursts nothing is answered.
-            records.Compare(records.OverTime("min", _LENGTH, "10m"), "<", records.Scaled(_before(_LENGTH), _KEPT)),
-            # By all requests of some bursts, as those between them are probes, which are answered with a token.
-            records.Compare(
-                records.Quotient(_lately(_WRITTEN), _lately(_RATE)), "<", records.Scaled(_before(_LENGTH), _KEPT)
-            ),
-            # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
-            records.Compare(_lately(_WRITTEN), "<", records.Scaled(_before(_WRITTEN), _SAME)),
-            records.Compare(_lately(_RATE), ">=", records.Scaled(records.OverTime("avg", _RATE, "3h"), _SAME)),
-            records.Compare(_lately(_RATE), ">=", _FLOOR),
-        )),
-        "Answers are far shorter than before.",
-        f"The answers of {records.WHO} have {records.NUMBER} tokens on average, less than {_KEPT:%} of an hour ago, at "
-        "about the same request rate.",
+        "ServescopeAnswerLengthChanged", "critical", "engine", "serving",
+        records.Any((records.Because("short", _SHORT), records.Because("long", _LONG))),
+        "Answers are far shorter or longer than before.",
+        f"The answers of {records.WHO} have {records.NUMBER} tokens on average, " + records.by_cause({
+            "short": f"less than {_KEPT:%} of an hour ago, at about the same request rate.",
+            "long": f"more than {_GROWN:g} times as many as an hour ago, and far more of them end only at a limit.",
+        }),
         records.Runbook(
-            f"The mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour that ended "
-            f"30 minutes ago, and so are the tokens of the last minutes by their requests; the output tokens per "
-            f"second are below {_SAME:%}, and there are at least {_SAME:%} as many requests as on average over three "
-            "hours: the same traffic gets shorter answers, or empty ones. They "
-            "count as ok. The alert stays active while answers are as short, for some hours.",
-            "Answers are empty, or break off after a few words.",
+            f"`short`: the mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour "
+            f"that ended 30 minutes ago, and so are the tokens of the last minutes by their requests; the output "
+            f"tokens per second are below {_SAME:%}. `long`: it is more than {_GROWN:g} times that, and the share of "
+            f"answers that end at a limit of their length is more than {_CUT_MORE:%} of all answers above what it was. "
+            f"There are at least {_SAME:%} as many requests as on average over three "
+            "hours: the same traffic gets other answers. They "
+            "count as ok. The alert stays active while answers are as short or as long, for some hours.",
+            "`short`: answers are empty, or break off after a few words. `long`: they go on after their end, repeat "
+            "themselves or are no text at all, and cost many times the work.",
             "Send the same request to a replica yourself and read the answer. Compare the share of answers that end at "
-            "a limit with before. Look at the last change: a chat template, a stop sequence, a default limit of "
-            "tokens, a tokenizer, weights that did not load as a whole.",
+            "a limit with before. Look at the last change: a chat template, a stop sequence, the tokens that end an "
+            "answer, a default limit of tokens, a tokenizer, weights that did not load as a whole.",
             "Roll back the last change of engine, model or configuration, or route the traffic to the other stack.",
-            "All clients of a deployment begin to ask for short answers at once, at the same request rate.",
+            "All clients of a deployment begin to ask for short answers at once, at the same request rate, or for "
+            "texts that are cut at a limit.",
             records.FirstCheck(
                 _LENGTH,
-                "a fall within minutes, and level since.",
+                "a step within minutes, and level since.",
                 "as long as before.",
                 records.by_replica("output_tokens_per_request"),
                 "A single replica: take it out of routing. All alike: the last change, or what clients ask for.",
@@ -74,7 +92,19 @@ ANSWERS_ALERTS: Final = (
         ),
         "requests", "output_tokens_per_request", for_="2m", keep_firing_for="5m",
         waits_less="the tokens of the last 13 minutes fall slowly", panel="Output tokens per request",
-        lasts=records.Compare(_LENGTH, "<", records.Scaled(records.OverTime("max", _LENGTH, "6h"), _KEPT)),
+        lasts=records.Any((
+            records.Because(
+                "short",
+                records.Compare(_LENGTH, "<", records.Scaled(records.OverTime("max", _LENGTH, "6h"), _KEPT)),
+            ),
+            records.Because(
+                "long",
+                records.All((
+                    records.Compare(_LENGTH, ">", records.Scaled(records.OverTime("min", _LENGTH, "6h"), _GROWN)),
+                    records.Compare(_CUT, ">", records.Shifted(records.OverTime("min", _CUT, "6h"), _CUT_MORE)),
+                )),
+            ),
+        )),
     ),
     records.Alert(
         "ServescopeClientErrorsHigh", "warning", "engine", "serving",

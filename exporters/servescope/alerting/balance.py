@@ -1,4 +1,4 @@
-"""The alerts on one replica of several: it gets all requests, or is slower than the others."""
+"""The alerts on one replica of several: it gets all requests, or does not serve as the others do."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Final
 
 from servescope.alerting import records
 from servescope.alerting.choices import bound
+from servescope.alerting.listing import ENGINES
+from servescope.alerting.playbooks.failures import HANG
 from servescope.alerting.playbooks.latency import OUTPUT_TOKENS
 from servescope.alerting.playbooks.routing import ROUTER
 from servescope.contract import bounds
-from servescope.contract.expressions import level, rate
+from servescope.contract.expressions import Level, level, rate
 
 _HERE: Final = records.AdHocExpression(level("concurrent_requests"), ("role", "replica"))
 _OF_ROLE: Final = records.AdHocExpression(level("concurrent_requests"), ("role",))
@@ -28,10 +30,31 @@ _HOT: Final = records.All((
     records.Compare(_AVERAGE, "<", _OF_ROLE),
 ))  # fmt: skip
 
-_SLOW: Final = bound(bounds.SLOW_TIMES)
+_TIMES: Final = bound(bounds.SLOW_TIMES)
 _TIME: Final = records.FigureRef("time_per_output_token_mean")
 _TIME_HERE: Final = records.by_replica("time_per_output_token_mean")
 _OBSERVED_HERE: Final = records.AdHocExpression(rate("time_per_output_token_seconds_count"), ("replica",))
+_SLOW: Final = records.All((
+    records.Compare(_TIME_HERE, ">", records.Scaled(_TIME, _TIMES)),
+    records.Compare(_OBSERVED_HERE, ">=", bound(bounds.SLOW_TRAFFIC)),
+))  # fmt: skip
+
+# Of two routers, one may be there for the day that the other fails.
+_ON_ENGINE: Final = records.AdHocExpression(Level("concurrent_requests", "sum", ENGINES), ("role", "replica"))
+_ON_EACH: Final = records.AdHocExpression(Level("concurrent_requests", "avg", ENGINES), ("role",))
+_BUSY: Final = bound(bounds.BUSY_OTHERS)
+_IDLE: Final = records.All((records.Compare(_ON_ENGINE, "==", 0.0), records.Compare(_ON_EACH, ">=", _BUSY)))
+
+_HOLDING: Final = bound(bounds.HANGING_TIMES)
+_ACCOUNTED_FOR: Final = records.Product(
+    records.AdHocExpression(rate("requests_total"), ("replica",)), records.FigureRef("request_duration_mean")
+)
+"""As many are in flight on a replica on average if each ends after as long as those of the deployment."""
+_HOLDS: Final = records.All((
+    records.Compare(_ON_ENGINE, ">=", _FLOOR),
+    records.Compare(_ON_ENGINE, ">", records.Scaled(_ON_EACH, _TIMES)),
+    records.Compare(_ON_ENGINE, ">", records.Scaled(_ACCOUNTED_FOR, _HOLDING)),
+))  # fmt: skip
 
 
 def _before(shown: records.FigureRef) -> records.OverTime:
@@ -79,38 +102,57 @@ BALANCE_ALERTS: Final = (
         lasts=_HOT,
     ),
     records.Alert(
-        "ServescopeReplicaSlow", "warning", "engine", "serving",
-        records.All((
-            records.Compare(_TIME_HERE, ">", records.Scaled(_TIME, _SLOW)),
-            records.Compare(_OBSERVED_HERE, ">=", bound(bounds.SLOW_TRAFFIC)),
+        "ServescopeReplicaDiffers", "warning", "engine", "serving",
+        records.Any((
+            records.Because("slow", _SLOW, "Replica slow"),
+            records.Because("idle", _IDLE, "Replica idle"),
+            records.Because("holding", _HOLDS, "Replica holding"),
         )),
-        "A replica is slower than the others.",
-        f"Replica {{{{ $labels.replica }}}} of {records.WHO} takes {records.NUMBER} s for an output token, more than "
-        f"{_SLOW:g} times the mean of all replicas.",
+        "A replica does not serve as the others do.",
+        f"Replica {{{{ $labels.replica }}}} of {records.WHO} " + records.by_cause({
+            "slow": f"takes {records.NUMBER} s for an output token, more than {_TIMES:g} times the mean of all "
+            "replicas.",
+            "idle": f"has no request in flight, while the replicas of its role have {_BUSY:g} or more each on average.",
+            "holding": f"has {records.NUMBER} requests in flight, more than {_TIMES:g} times as many as the others, "
+            "and most of them do not end.",
+        }),
         records.Runbook(
-            f"The mean time per output token of one replica is more than {_SLOW:g} times that of its deployment, with "
-            f"{bound(bounds.SLOW_TRAFFIC):g} requests per second or more. It is a part of that mean itself: of "
-            "eight replicas one that is half as fast as the others is found, and of two one at a seventh.",
-            "The users whose requests it gets read along slowly. Those of the others notice nothing, so that no "
-            "objective is violated for hours.",
-            "Compare its requests in flight with those of the others: if it has many more, the router prefers it. If "
-            "not, on its machine: `nvidia-smi -q -d PERFORMANCE` shows throttling, `dmesg | grep -i xid` errors, "
-            "`nvidia-smi` whether another program is on the GPU.",
-            "Take the replica out of routing, and have its machine drained and examined. Start one elsewhere in its "
-            "place.",
-            "Replicas on GPUs of different kinds; a replica that gets all requests with a long context.",
+            f"`slow`: the mean time per output token of one replica is more than {_TIMES:g} times that of its "
+            f"deployment, with {bound(bounds.SLOW_TRAFFIC):g} requests per second or more. It is a part of that mean "
+            "itself: of eight replicas one that is half as fast as the others is found, and of two one at a seventh. "
+            f"`idle`: an engine has no request in flight, while those of its role have {_BUSY:g} or more each on "
+            "average. "
+            f"`holding`: an engine has {_FLOOR:g} requests in flight or more, more than {_TIMES:g} times the average "
+            f"of its role, and more than {_HOLDING:g} times as many as the rate at which its requests end and the "
+            "duration of all requests account for: some of them do not end, as those whose clients have left.",
+            "`slow`: the users whose requests it gets read along slowly. `idle`: the others do its work, and are full "
+            "at a load that all of them together would serve. `holding`: what it holds takes batch and KV cache from "
+            "requests that somebody waits for. No objective is violated for hours.",
+            "`slow`: compare its requests in flight with those of the others: if it has many more, the router prefers "
+            "it. If not, on its machine: `nvidia-smi -q -d PERFORMANCE` shows throttling, `dmesg | grep -i xid` "
+            "errors, `nvidia-smi` whether another program is on the GPU. `idle`: compare the router's list of workers "
+            "and their health checks with the engines that run: was it restarted, or did it get another address? "
+            "`holding`: compare its requests in flight with the connections to it, and search its log for requests "
+            "that were aborted and go on.",
+            "`slow`: take the replica out of routing, and have its machine drained and examined. Start one elsewhere "
+            "in its place. `idle`: register it with the router again, or restart a router that does not find it. "
+            "`holding`: take it out of routing, and restart it once the others have its requests.",
+            "Replicas on GPUs of different kinds; a replica that gets all requests with a long context, or a batch of "
+            "them; a replica that is kept in reserve or was taken out of routing by hand.",
             records.FirstCheck(
-                _TIME,
-                "little above what it was: one replica is a small part of it.",
-                "rising for all replicas: see the objective.",
-                _TIME_HERE,
-                "One line is far above the others, and stays there.",
+                _IN_FLIGHT,
+                "as before: one replica is a small part of it.",
+                "rising for all replicas: see the objectives.",
+                records.by_replica("concurrent_requests"),
+                "One line is far above the others, or at 0 while they are not. All alike: compare their times per "
+                "output token.",
             ),
-            (OUTPUT_TOKENS,),
-            "Do not restart it on the same machine: a GPU that is throttled stays so.",
-            "Whoever owns the machines, in the morning.",
-            "The time per output token of the replica is about that of the others.",
+            (OUTPUT_TOKENS, ROUTER, HANG),
+            "Do not restart a slow replica on the same machine: a GPU that is throttled stays so. Do not add replicas "
+            "while the router does not use those there are.",
+            "Whoever owns the machines or the router, in the morning.",
+            "The replica's requests in flight and time per output token are about those of the others.",
         ),
-        "requests", "time_per_output_token_mean", for_="20m", keep_firing_for="10m", panel="Replica slow",
+        "requests", "concurrent_requests", for_="20m", keep_firing_for="10m", panel="Replica slow",
     ),
 )  # fmt: skip

@@ -31,7 +31,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "AlertingConfigurationRefused": by_cause(
             {"prometheus": "Prometheus config refused", "alertmanager": "Alertmanager config refused"}
         ),
-        "AnswersShrink": f"answers shrink[ to {_NUMBER}]",
+        "AnswerLengthChanged": by_cause({"short": f"answers shrink[ to {_NUMBER}]", "long": "answers do not end"}),
         "AutoscalerInactive": by_cause({"silent": "autoscaler is silent", "frozen": "autoscaler's load is frozen"}),
         "AutoscalerPinned": "autoscaler at its maximum",
         "CacheChurn": "cached blocks evicted early",
@@ -86,7 +86,13 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "ProbesFail": f"[{_SHARE} of ]probes fail",
         "ProbesRefused": "probes are refused",
         "QueueGrowing": f"queue[ of {_NUMBER}] grows",
-        "ReplicaSlow": "a replica is slow",
+        "ReplicaDiffers": by_cause(
+            {
+                "slow": "a replica is slow",
+                "idle": "a replica gets no requests",
+                "holding": "a replica holds requests",
+            }
+        ),
         "ReplicasBelowDesired": f"too few replicas[: {_NUMBER}]",
         "ReplicasFailed": f"[{_NUMBER} ]replicas failed",
         "RequestsBudgetBurns": _REQUESTS,
@@ -124,7 +130,7 @@ WORST_FIRST: Final = (
         "TimePerOutputTokenBudgetBurnsFast", "InterTokenLatencyBudgetBurnsFast", "TimePerOutputTokenBudgetBurns",
         "InterTokenLatencyBudgetBurns",
     ),
-    ("UpButNotServing", "KvTransfersStuck", "AnswersShrink", "RouterHotSpot"),
+    ("UpButNotServing", "KvTransfersStuck", "AnswerLengthChanged", "RouterHotSpot"),
 )  # fmt: skip
 """Which alert of a message is its headline: what stops all, then what users notice, then the others by their names."""
 

@@ -14,6 +14,8 @@ PHASE: Final = "rollout_phase"
 ANY_PHASE: Final = tuple(label for label in DEPLOYMENT_LABELS if label != PHASE)
 """The labels of a deployment: one that enters another phase of its rollout is the same, though its series differ."""
 
+MODEL_LABELS: Final = ("model_name", "environment")
+
 ENGINES: Final[Matchers] = (("role", ENGINE_ROLES),)
 ROUTERS: Final[Matchers] = (("role", ("router",)),)
 
@@ -90,7 +92,13 @@ def unless_unused(condition: records.Condition) -> records.Condition:
 EXPECTED: Final = unless_unused(lately_listed(ENGINES))
 """A deployment that ought to be listed."""
 
-GONE: Final = records.Except(EXPECTED, listed(ENGINES))
+REPLACED: Final = records.All((
+    records.Compare(records.OverTime("last", records.FigureRef("request_rate"), REMEMBERED), "==", 0.0),
+    records.Present(records.Total(records.FigureRef("request_rate"), MODEL_LABELS)),
+))  # fmt: skip
+"""A deployment that had no requests when it was last seen, and whose model has another one."""
+
+GONE: Final = records.Except(records.Except(EXPECTED, listed(ENGINES)), REPLACED)
 
 
 def unknown(labels: Container[str]) -> records.Condition:

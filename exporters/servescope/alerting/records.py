@@ -9,7 +9,7 @@ AdHocExpression       an expression of the contract's counters and gauges that i
 BadRatio              the bad share of an objective over one of its windows
 Budget                the share that may be bad of an objective
 RequestsEnded         how many requests ended over a window of objectives
-OverTime              the average, maximum, minimum or number of changes of a figure over a past window
+OverTime              the average, maximum, minimum, last value or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
 Total                 the sum of a figure over several deployments
 Subquery              the maximum or minimum of one of these over a past window
@@ -112,7 +112,7 @@ class RequestsEnded:
 class OverTime:
     """An aggregate of a figure over a `window` that ended `before` ago."""
 
-    function: Literal["avg", "max", "min", "changes"]
+    function: Literal["avg", "max", "min", "last", "changes"]
     shown: FigureRef
     window: str
     before: str = ""

@@ -190,8 +190,9 @@ TELEMETRY_ALERTS: Final = (
             "Fix the list, or the relabelling that drops its targets; start the deployment if it should run. If it "
             "was removed on purpose, set its stack's share to 0 in `[[traffic_split]]`, or silence the alert for a "
             "day.",
-            "A deployment that was removed on purpose. Deployments that are scaled to zero, or whose configured share "
-            "of the traffic is 0, are left out.",
+            "A deployment that was removed on purpose. Deployments that are scaled to zero, whose configured share "
+            "of the traffic is 0, or that had no requests when they left while their model has another deployment, "
+            "are left out.",
             FirstCheck(
                 Extreme("min", scrape_age(ENGINES), ANY_PHASE),
                 "the deployment has no line, and it answers requests: nobody watches it.",

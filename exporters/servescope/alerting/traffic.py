@@ -28,7 +28,7 @@ from servescope.alerting.records import (
 from servescope.contract.bounds import STEADY_SHARE, STEADY_TRAFFIC
 from servescope.contract.identity import IDENTITY_LABELS
 
-MODEL_LABELS: Final = ("model_name", "environment")
+MODEL_LABELS: Final = listing.MODEL_LABELS
 _FLOOR: Final = bound(STEADY_TRAFFIC)
 _STEADY: Final = bound(STEADY_SHARE)
 _DEPLOYMENT: Final = ("deployment_id", "environment")

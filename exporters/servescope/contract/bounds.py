@@ -126,9 +126,30 @@ IN_FLIGHT_GROWN = Bound(
     least=1.0,
 )
 SLOW_TIMES = Bound(
-    "slow_times", 1.75, "ratio", "a replica that takes as many times the mean of its deployment is slow", least=1.0
+    "slow_times",
+    1.75,
+    "ratio",
+    "a replica that takes, or holds, as many times the mean of the others differs from them",
+    least=1.0,
 )
 SLOW_TRAFFIC = Bound("slow_traffic", 0.05, "requests/s", "fewer requests do not suffice to judge how fast a replica is")
+BUSY_OTHERS = Bound(
+    "busy_others",
+    5.0,
+    "requests",
+    "where replicas have as many requests in flight on average, one without any gets none",
+    least=1.0,
+)
+ANSWERS_GROWN = Bound(
+    "answers_grown", 2.0, "ratio", "answers as many times as long as an hour ago are other answers", least=1.0
+)
+ANSWERS_CUT = Bound(
+    "answers_cut",
+    0.5,
+    "ratio",
+    "a share of answers that end at a limit higher by this than an hour ago does not end by itself",
+    most=1.0,
+)
 SERVING_AGE = Bound(
     "serving_age", 150.0, "seconds", "counters of an older scrape stay the same for most of a rate's window"
 )
@@ -262,6 +283,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             IN_FLIGHT_GROWN,
             SLOW_TIMES,
             SLOW_TRAFFIC,
+            BUSY_OTHERS,
+            ANSWERS_GROWN,
+            ANSWERS_CUT,
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,

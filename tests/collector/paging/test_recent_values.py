@@ -35,7 +35,7 @@ def test_the_last_span_is_kept(steps: list[tuple[int, dict[int, float]]]) -> Non
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 3)), max_size=12))
 def test_aggregates_are_those_of_the_values(values: list[int | None]) -> None:
-    """Average, extremes and changes skip absent values; without a value there is none."""
+    """Average, extremes, last value and changes skip absent values; without a value there is none."""
     track: RecentValues[str] = RecentValues(SPAN_MS)
     for number, value in enumerate(values):
         track.append(number, {} if value is None else {"a": float(value)})
@@ -43,6 +43,7 @@ def test_aggregates_are_those_of_the_values(values: list[int | None]) -> None:
     _, rows = track.between(0, SPAN_MS)
     for function, expected in (
         ("max", max(present, default=None)), ("min", min(present, default=None)),
+        ("last", present[-1] if present else None),
         ("avg", sum(present) / len(present) if present else None),
         ("changes", sum(one != other for one, other in pairwise(present)) if present else None),
     ):  # fmt: skip

@@ -156,9 +156,9 @@ _USERS: Final = (
     ),
     _of_faults("hung-up", "client-aborts:0.7", "ServescopeClientAbortsHigh"),
     _of_faults("hanging", "requests-hang:0.15", "ServescopeRequestsHang", fires_within="75m"),
-    _of_faults("brief", "answers-short:0.1", "ServescopeAnswersShrink"),
+    _of_faults("brief", "answers-short:0.1", "ServescopeAnswerLengthChanged"),
     _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
-    _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaSlow", fires_within="75m"),
+    _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaDiffers", fires_within="75m"),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",

@@ -127,7 +127,7 @@ class RecentValues(Generic[Key]):
 
 
 def reduced(function: str, values: Floats) -> Floats:
-    """The average, maximum, minimum or number of changes of values (n, k) over time; NaN where there is none.
+    """The average, maximum, minimum, last or number of changes of values (n, k) over time; NaN where there is none.
 
     Absent values are skipped, so that a value is compared with the last one before it.
     """
@@ -138,6 +138,9 @@ def reduced(function: str, values: Floats) -> Floats:
     if function == "min":
         return np.asarray(np.fmin.reduce(values, axis=0))
     absent = np.isnan(values)
+    if function == "last":
+        rows = len(values) - 1 - np.argmin(absent[::-1], axis=0)
+        return np.asarray(values[rows, np.arange(values.shape[1])])
     counts = len(values) - absent.sum(axis=0)
     if function == "avg":
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -51,6 +51,7 @@ from servescope.contract.bounds import (
     QUEUE_SHARE,
     QUEUE_SHORT,
     REQUESTED_KEPT,
+    RESTARTS,
     SAME_TRAFFIC,
     SCRAPE_AGE,
     SERVING_AGE,
@@ -308,6 +309,13 @@ def _changed(before: float, after: float, minutes: int) -> str:
     return " ".join(["_"] * (_DAY - 90 - minutes) + [str(before)] * 90 + [str(after)] * minutes)
 
 
+def _begun(*times: int | None, each: int = 10) -> str:
+    """When a process began, each for so many minutes and the last for good; None while there is none."""
+    return " ".join(
+        ["_" if time is None else str(time) for time in times for _ in range(each)] + [str(times[-1])] * 200
+    )
+
+
 _NONE_THE_DAY_BEFORE: Mapping[str, Changed] = {
     "none at this time of the day before": _served_until(" ".join(["5"] * 5 + ["0"] * 1200 + ["5"] * 195)),
     "hardly any at this time of the day before": _served_until(_first(1200, str(STEADY_TRAFFIC.value * 0.49), "5")),
@@ -317,6 +325,7 @@ _NONE_THE_DAY_BEFORE: Mapping[str, Changed] = {
 _EACH = [metric("concurrent_requests", replica=f"r{number}") for number in range(3)]
 _ALONE: dict[str, tuple[None, None]] = dict.fromkeys(_EACH[1:], (None, None))
 _ENGINES = [metric("concurrent_requests", replica=f"r{number}", role="aggregated") for number in range(3)]
+_BEGAN = metric("replica_start_time_seconds", replica="r0", role="aggregated")
 _ENDED_HERE = metric("requests_total", replica="r0", role="aggregated", outcome="ok")
 _CUT = figure("answer_truncated_share")
 _GREEN = figure("request_rate", deployment_id="green")
@@ -1378,6 +1387,21 @@ PROOFS: Mapping[str, Proof] = {
                     2 * 4 * HANGING_TIMES.value * _HAIR,
                 ),
             },
+            labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
+        ),
+        "restarting": Proof(
+            {_BEGAN: 1000.0}, {_BEGAN: _begun(2000, 3000, 4000)}, RESTARTS.value,
+            {
+                "twice": {_BEGAN: _begun(2000, 4000)},
+                "one after the other": {
+                    metric("replica_start_time_seconds", replica=f"r{number}", role="aggregated"): _begun(4000)
+                    for number in range(1, 5)
+                },
+            },
+            also={"down between": ({_BEGAN: _begun(2000, None, 3000, None, 4000, each=5)}, RESTARTS.value)},
+            after={_BEGAN: 4000.0},
+            # Until a sample of before is more than two hours old.
+            lag=20, late=61, open_late=60,
             labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
         ),
     }),

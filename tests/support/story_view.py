@@ -58,8 +58,8 @@ def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any
     ]
 
 
-def over_past(over: OverTime, past: Mapping[Labels, Sequence[float]]) -> Vector:
-    """An aggregate of a figure's values at the evaluations of a window, in order, as the collector computes it."""
+def over_past(over: OverTime | Subquery, past: Mapping[Labels, Sequence[float]]) -> Vector:
+    """An aggregate of the values at the evaluations of a window, in order, as the collector computes it."""
     return {
         labels: float(reduced(over.function, np.array(values)[:, np.newaxis])[0])
         for labels, values in past.items()
@@ -111,20 +111,19 @@ class StoryView:
         return found
 
     def lately(self, lately: Subquery) -> Vector:
-        """The maximum or minimum of a term at the whole multiples of `every` within a past window."""
+        """An aggregate of a term at the whole multiples of `every` within a past window."""
         now, every = self.minute, duration_ms(lately.every) // _MINUTE_MS
         last = now - duration_ms(lately.before) // _MINUTE_MS
         first = max(last - duration_ms(lately.window) // _MINUTE_MS, 0)
-        reduce = max if lately.function == "max" else min
-        found: Vector = {}
+        past: dict[Labels, list[float]] = {}
         for minute in range(-(-first // every) * every, last + 1, every):
             if (lately.of, minute) not in self._sampled:
                 self.minute = minute
                 self._sampled[lately.of, minute] = values_of(lately.of, Instant(self))
             for labels, value in self._sampled[lately.of, minute].items():
-                found[labels] = reduce(value, found.get(labels, value))
+                past.setdefault(labels, []).append(value)
         self.minute = now
-        return found
+        return over_past(lately, past)
 
     def measured(self, measured: AdHocExpression) -> Vector:
         """An expression over the default window."""

@@ -56,6 +56,11 @@ _HOLDS: Final = records.All((
     records.Compare(_ON_ENGINE, ">", records.Scaled(_ACCOUNTED_FOR, _HOLDING)),
 ))  # fmt: skip
 
+_RESTARTS: Final = bound(bounds.RESTARTS)
+# Of several processes of a replica the last one counts: they begin one after the other.
+_BEGAN: Final = records.AdHocExpression(Level("replica_start_time_seconds", "max"), ("role", "replica"))
+_RESTARTED: Final = records.Compare(records.Subquery("changes", _BEGAN, "2h"), ">=", _RESTARTS)
+
 
 def _before(shown: records.FigureRef) -> records.OverTime:
     """Its average over the hour that ended 30 minutes ago."""
@@ -107,6 +112,7 @@ BALANCE_ALERTS: Final = (
             records.Because("slow", _SLOW, "Replica slow"),
             records.Because("idle", _IDLE, "Replica idle"),
             records.Because("holding", _HOLDS, "Replica holding"),
+            records.Because("restarting", _RESTARTED, "Replica restarting"),
         )),
         "A replica does not serve as the others do.",
         f"Replica {{{{ $labels.replica }}}} of {records.WHO} " + records.by_cause({
@@ -115,6 +121,7 @@ BALANCE_ALERTS: Final = (
             "idle": f"has no request in flight, while the replicas of its role have {_BUSY:g} or more each on average.",
             "holding": f"has {records.NUMBER} requests in flight, more than {_TIMES:g} times as many as the others, "
             "and most of them do not end.",
+            "restarting": f"began anew {records.NUMBER} times within two hours.",
         }),
         records.Runbook(
             f"`slow`: the mean time per output token of one replica is more than {_TIMES:g} times that of its "
@@ -124,21 +131,25 @@ BALANCE_ALERTS: Final = (
             "average. "
             f"`holding`: an engine has {_FLOOR:g} requests in flight or more, more than {_TIMES:g} times the average "
             f"of its role, and more than {_HOLDING:g} times as many as the rate at which its requests end and the "
-            "duration of all requests account for: some of them do not end, as those whose clients have left.",
+            "duration of all requests account for: some of them do not end, as those whose clients have left. "
+            f"`restarting`: its process began {_RESTARTS:g} times anew within two hours.",
             "`slow`: the users whose requests it gets read along slowly. `idle`: the others do its work, and are full "
             "at a load that all of them together would serve. `holding`: what it holds takes batch and KV cache from "
-            "requests that somebody waits for. No objective is violated for hours.",
+            "requests that somebody waits for. `restarting`: whoever it serves is cut off, again and again, and its "
+            "cache is cold. No objective is violated for hours.",
             "`slow`: compare its requests in flight with those of the others: if it has many more, the router prefers "
             "it. If not, on its machine: `nvidia-smi -q -d PERFORMANCE` shows throttling, `dmesg | grep -i xid` "
             "errors, `nvidia-smi` whether another program is on the GPU. `idle`: compare the router's list of workers "
             "and their health checks with the engines that run: was it restarted, or did it get another address? "
             "`holding`: compare its requests in flight with the connections to it, and search its log for requests "
-            "that were aborted and go on.",
+            "that were aborted and go on. `restarting`: read the last lines that it logged before it ended, and the "
+            "reason that the orchestrator has for it: out of memory, a liveness probe, a device error.",
             "`slow`: take the replica out of routing, and have its machine drained and examined. Start one elsewhere "
             "in its place. `idle`: register it with the router again, or restart a router that does not find it. "
-            "`holding`: take it out of routing, and restart it once the others have its requests.",
+            "`holding`: take it out of routing, and restart it once the others have its requests. `restarting`: drain "
+            "its machine if the others run the same version, else roll back.",
             "Replicas on GPUs of different kinds; a replica that gets all requests with a long context, or a batch of "
-            "them; a replica that is kept in reserve or was taken out of routing by hand.",
+            "them; a replica that is kept in reserve or was taken out of routing, or restarted several times, by hand.",
             records.FirstCheck(
                 _IN_FLIGHT,
                 "as before: one replica is a small part of it.",

@@ -91,6 +91,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
                 "slow": "a replica is slow",
                 "idle": "a replica gets no requests",
                 "holding": "a replica holds requests",
+                "restarting": "a replica restarts",
             }
         ),
         "ReplicasBelowDesired": f"too few replicas[: {_NUMBER}]",

@@ -139,8 +139,7 @@ class ConditionCompiler(ABC):
             case records.RequestsEnded():
                 return self._ended(term)
             case records.OverTime(function, shown, window, before):
-                name = "changes" if function == "changes" else f"{function}_over_time"
-                return f"{name}({self._past(shown, window)}{_offset(before)})"
+                return f"{_over_time(function)}({self._past(shown, window)}{_offset(before)})"
             case records.Extreme(function, of, by):
                 # An extreme is the same however many collectors there are.
                 return self._across(
@@ -149,7 +148,7 @@ class ConditionCompiler(ABC):
             case records.Total(shown, by):
                 return self._across("sum", by, self._shown(shown))
             case records.Subquery(function, of, window, every, before):
-                return f"{function}_over_time(({self.term(of)})[{window}:{every}]{_offset(before)})"
+                return f"{_over_time(function)}(({self.term(of)})[{window}:{every}]{_offset(before)})"
             case records.Count(condition):
                 by_names = self._names(())
                 return f"count{f' by ({by_names})' if by_names else ''} ({self.condition(condition)})"
@@ -294,6 +293,10 @@ class _RuleCompiler(ConditionCompiler):
         if name in FOREIGN_SERIES:
             return "" if name == SCRAPED_UP else self.servers
         return self.scope
+
+
+def _over_time(function: str) -> str:
+    return "changes" if function == "changes" else f"{function}_over_time"
 
 
 def _offset(before: str) -> str:

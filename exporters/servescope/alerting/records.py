@@ -12,7 +12,7 @@ RequestsEnded         how many requests ended over a window of objectives
 OverTime              the average, maximum, minimum, last value or number of changes of a figure over a past window
 Extreme               the maximum or minimum of the values of several deployments or targets
 Total                 the sum of a figure over several deployments
-Subquery              the maximum or minimum of one of these over a past window
+Subquery              the maximum, minimum or number of changes of one of these over a past window
 Count                 for how many a condition holds
 Quotient, Product     a term ÷ another, a term × another
 Scaled, Shifted       a term × a number, a term + a number
@@ -137,12 +137,12 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Subquery:
-    """The maximum or minimum of a term over a `window` that ended `before` ago, sampled at each `every`.
+    """The maximum, minimum or number of changes of a term, sampled each `every` of a `window` that ended `before` ago.
 
     What was absent at a sample is left out of it, and what was absent at all samples has no value.
     """
 
-    function: Literal["max", "min"]
+    function: Literal["max", "min", "changes"]
     of: Extreme | Total | AdHocExpression
     window: str
     every: str = "5m"

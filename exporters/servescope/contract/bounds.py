@@ -140,6 +140,13 @@ BUSY_OTHERS = Bound(
     "where replicas have as many requests in flight on average, one without any gets none",
     least=1.0,
 )
+RESTARTS = Bound(
+    "restarts",
+    3.0,
+    "1",
+    "a replica whose process begins anew as many times within two hours does not stay up",
+    least=2.0,
+)
 ANSWERS_GROWN = Bound(
     "answers_grown", 2.0, "ratio", "answers as many times as long as an hour ago are other answers", least=1.0
 )
@@ -284,6 +291,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             SLOW_TIMES,
             SLOW_TRAFFIC,
             BUSY_OTHERS,
+            RESTARTS,
             ANSWERS_GROWN,
             ANSWERS_CUT,
             SERVING_AGE,

@@ -52,6 +52,8 @@ class _WellFleet(Fleet):
 def _shown(series: Series, former: float) -> float:
     """What a series shows next: all replicas are active, every request is answered in time."""
     labels = dict(series.labels)
+    if series.name == "replica_start_time_seconds":
+        return former
     if series.name == "replica_count_by_status":
         return float(labels["status"] == "active")
     if series.name == "router_index_state":

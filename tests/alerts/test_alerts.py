@@ -36,8 +36,10 @@ _LONG = frozenset(
     for fast in ("", "Fast")
 }
 """Their stories have so many series, or are so many, that they take long; the budget of requests burns as others do."""
-_TRIED_ELSEWHERE = frozenset({"ServescopeAnswerLengthChanged", "ServescopeRequestsNotExposed"})
-"""Their stories last hours, and `test_harm.py` has them fire and stay silent in promtool."""
+_TRIED_ELSEWHERE = frozenset(
+    {"ServescopeAnswerLengthChanged", "ServescopeRequestsNotExposed", "ServescopeQueueGrowing"}
+)
+"""Their stories last hours or days; incidents have them fire and stay silent in promtool."""
 _OF_A_DAY = ("ServescopeTrafficGone", "ServescopeTrafficStopped")
 """Their stories are of a day by the minute: a minute for promtool, and as many for each mutant."""
 _ALL = pytest.mark.parametrize(

@@ -269,7 +269,6 @@ def test_a_start_from_zero(incidents: Incidents) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="a queue is compared with minutes ago, not with days")
 def test_a_batch_of_every_night(incidents: Incidents) -> None:
     """From two to four o'clock a thousand offline requests queue, as on the nights before.
 

@@ -50,6 +50,7 @@ from servescope.contract.bounds import (
     QUEUE_FLOOR,
     QUEUE_SHARE,
     QUEUE_SHORT,
+    QUEUE_USUAL,
     REQUESTED_KEPT,
     RESTARTS,
     SAME_TRAFFIC,
@@ -307,6 +308,11 @@ def _served_until(value: float | str) -> Changed:
 def _changed(before: float, after: float, minutes: int) -> str:
     """As `_of_today`, an hour and more of one rate and then these minutes of another."""
     return " ".join(["_"] * (_DAY - 90 - minutes) + [str(before)] * 90 + [str(after)] * minutes)
+
+
+def _on_two_days(first: int, second: int) -> str:
+    """A queue at about the same time of two days, and none for the rest of the 2,950 minutes."""
+    return " ".join([*["0"] * 60, *[str(first)] * 70, *["0"] * 1370, *[str(second)] * 70, *["0"] * 1380])
 
 
 def _begun(*times: int | None, each: int = 10) -> str:
@@ -795,12 +801,33 @@ PROOFS: Mapping[str, Proof] = {
             "as long as before, beside as many that are served": {_QUEUED: 500.0, _REQUESTS_HERE: 1000.0},
             "as long as before, and nobody knows beside how many": {_QUEUED: 500.0, _REQUESTS_HERE: None},
             "few, and nobody else": {_QUEUED: QUEUE_FLOOR.value - 1, _REQUESTS_HERE: 0.0},
+            "grows as those that are served": {
+                _QUEUED: " ".join(str(length) for length in range(21, 71)),
+                _REQUESTS_HERE: " ".join(f"{length / QUEUE_SHORT.value:g}" for length in range(21, 71)),
+            },
             "short": {_QUEUED: " ".join(f"{QUEUE_FLOOR.value - 1 + place / 100:g}" for place in range(50))},
         },
         also={
             "by steps": ({_QUEUED: " ".join(str(30 + at // 8) for at in range(60))}, lambda since: 30.0 + since // 8),
+            "just enough, and nobody else": (
+                {_QUEUED: QUEUE_FLOOR.value, _REQUESTS_HERE: QUEUE_FLOOR.value}, QUEUE_FLOOR.value
+            ),
             "as long all the time": ({_QUEUED: 800.0, _REQUESTS_HERE: 800.0 / QUEUE_SHARE.value / _HAIR}, 800.0),
         },
+        beside=(
+            Proof(
+                {_QUEUED: _on_two_days(400, 400), _REQUESTS_HERE: 200.0},
+                {_QUEUED: 400 * QUEUE_USUAL.value * _HAIR}, 400 * QUEUE_USUAL.value * _HAIR,
+                {"as on the days before": {_QUEUED: 400 * QUEUE_USUAL.value}},
+                also={
+                    "shorter the day before": ({_QUEUED: (_on_two_days(800, 200), 800.0)}, 800.0),
+                    "hardly longer than two days before": ({_QUEUED: (_on_two_days(400, 800), 801.0)}, 801.0),
+                    "hardly longer than the day before": ({_QUEUED: (_on_two_days(800, 400), 801.0)}, 801.0),
+                },
+                after={_QUEUED: 0.0},
+                lead=2950,
+            ),
+        ),
     ),
     "ServescopeClientAbortsHigh": Proof(
         {_ABORTED: 0.0, _REQUESTS: 5.0, _USUAL: 0.45, _YOUNG_REQUESTS: 0.0, _USUAL_REQUESTS: 5.0},
@@ -1393,6 +1420,8 @@ PROOFS: Mapping[str, Proof] = {
             {_BEGAN: 1000.0}, {_BEGAN: _begun(2000, 3000, 4000)}, RESTARTS.value,
             {
                 "twice": {_BEGAN: _begun(2000, 4000)},
+                "its workers answer in turn": {_BEGAN: (_alternating(5000, 6000, each=1),) * 2},
+                "listed lately": {_BEGAN: (None, _begun(2000, 3000, 4000))},
                 "one after the other": {
                     metric("replica_start_time_seconds", replica=f"r{number}", role="aggregated"): _begun(4000)
                     for number in range(1, 5)
@@ -1401,7 +1430,7 @@ PROOFS: Mapping[str, Proof] = {
             also={"down between": ({_BEGAN: _begun(2000, None, 3000, None, 4000, each=5)}, RESTARTS.value)},
             after={_BEGAN: 4000.0},
             # Until a sample of before is more than two hours old.
-            lag=20, late=61, open_late=60,
+            lead=100, lag=20, late=61, open_late=60,
             labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
         ),
     }),

@@ -59,7 +59,11 @@ _HOLDS: Final = records.All((
 _RESTARTS: Final = bound(bounds.RESTARTS)
 # Of several processes of a replica the last one counts: they begin one after the other.
 _BEGAN: Final = records.AdHocExpression(Level("replica_start_time_seconds", "max"), ("role", "replica"))
-_RESTARTED: Final = records.Compare(records.Subquery("changes", _BEGAN, "2h"), ">=", _RESTARTS)
+_RESTARTED: Final = records.All((
+    records.Compare(records.Subquery("changes", _BEGAN, "2h"), ">=", _RESTARTS),
+    # Workers that answer scrapes in turn have begun at times that come again.
+    records.Compare(records.Subquery("min", _BEGAN, "1h"), ">=", records.Subquery("max", _BEGAN, "1h", before="1h")),
+))  # fmt: skip
 
 
 def _before(shown: records.FigureRef) -> records.OverTime:

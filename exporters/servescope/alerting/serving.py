@@ -25,7 +25,7 @@ from servescope.alerting.records import (
     Scaled,
     by_replica,
 )
-from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, QUEUE_SHORT, SERVING_AGE
+from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, QUEUE_SHORT, QUEUE_USUAL, SERVING_AGE
 from servescope.contract.expressions import level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
@@ -34,6 +34,16 @@ _FLOOR: Final = bound(QUEUE_FLOOR)
 _FRESH: Final = bound(SERVING_AGE)
 _SHARE: Final = bound(QUEUE_SHARE)
 _SHORT: Final = bound(QUEUE_SHORT)
+_USUAL: Final = bound(QUEUE_USUAL)
+
+
+def _as_before(before: str) -> Compare:
+    """The queue was about as long at some time of the two hours that ended `before` ago."""
+    return Compare(Scaled(OverTime("max", _QUEUED, "2h", before=before), _USUAL), ">=", _QUEUED)
+
+
+# Of one day alone it is not known whether harm began then.
+_EVERY_DAY: Final = All((_as_before("23h"), _as_before("47h")))
 
 SERVING_ALERTS: Final = (
     Alert(
@@ -77,30 +87,36 @@ SERVING_ALERTS: Final = (
     ),
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",
-        All((
-            Compare(_QUEUED, ">=", _FLOOR),
-            Any((
-                Except(
-                    Compare(_QUEUED, ">", OverTime("avg", _QUEUED, "5m", before="10m")),
-                    # Of more requests more wait for a moment.
-                    Compare(_QUEUED, "<=", Scaled(FigureRef("concurrent_requests"), _SHORT)),
-                ),
-                # A queue that has stopped growing is as long as before, and everybody waits for all of it.
-                Compare(_QUEUED, ">", Scaled(FigureRef("concurrent_requests"), _SHARE)),
+        Except(
+            All((
+                Compare(_QUEUED, ">=", _FLOOR),
+                Any((
+                    Except(
+                        Compare(_QUEUED, ">", OverTime("avg", _QUEUED, "5m", before="10m")),
+                        # Of more requests more wait for a moment.
+                        Compare(_QUEUED, "<=", Scaled(FigureRef("concurrent_requests"), _SHORT)),
+                    ),
+                    # A queue that has stopped growing is as long as before, and everybody waits for all of it.
+                    Compare(_QUEUED, ">", Scaled(FigureRef("concurrent_requests"), _SHARE)),
+                )),
             )),
-        )),
+            _EVERY_DAY,
+        ),
         "Requests arrive faster than they are served.",
         f"{WHO} has {NUMBER} queued requests: more than 10 minutes ago, or more than {_SHARE:%} of all in flight.",
         Runbook(
             f"The queue has {_FLOOR:g} requests or more. It keeps growing and is more than {_SHORT:%} of all requests "
-            f"in flight, or it is more than {_SHARE:%} of them, so that it does not drain.",
+            f"in flight, or it is more than {_SHARE:%} of them, so that it does not drain. A queue that was at least "
+            f"1/{_USUAL:g} as long at this time of each of the two days before does not count, as of a batch of every "
+            "night.",
             "Users wait longer and longer for the first word, until requests are refused or time out.",
             "Compare the request rate and the input tokens per request with earlier: is there more to do? If not, the "
             "engines do less: compare the active replicas, the KV cache in use and the preemptions.",
             "Add replicas; follow the alerts on the autoscaler if it does not. If no more can be had, limit the client "
             "that sends most, or route part of the traffic to the other stack.",
-            "A batch of offline requests sent at once. Dynamo's frontend counts a request as queued until its first "
-            "token: prompts that take longer than their answers look like a queue there; raise queue_share.",
+            "A batch of offline requests sent at once, for the first two days. Dynamo's frontend counts a request as "
+            "queued until its first token: prompts that take longer than their answers look like a queue there; raise "
+            "queue_share.",
             FirstCheck(
                 _QUEUED,
                 "rising, or level and long.",

@@ -40,6 +40,13 @@ QUEUE_FLOOR = Bound("queue_floor", 10.0, "requests", "a shorter queue is harmles
 QUEUE_SHARE = Bound(
     "queue_share", 0.5, "ratio", "a queue of more than this share of the requests in flight does not drain", most=1.0
 )
+QUEUE_USUAL = Bound(
+    "queue_usual",
+    2.0,
+    "ratio",
+    "a queue at most as many times as long as at this time of each of the two days before is usual there",
+    least=1.0,
+)
 QUEUE_SHORT = Bound(
     "queue_short", 0.1, "ratio", "a queue of no more than this share of the requests in flight may grow", most=1.0
 )
@@ -270,6 +277,7 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             QUEUE_FLOOR,
             QUEUE_SHARE,
             QUEUE_SHORT,
+            QUEUE_USUAL,
             ABORTS_MORE,
             ABORTS_MOST,
             ABORTS_TRAFFIC,

@@ -24,6 +24,7 @@ from tests.proofs.real.client import Counts, merge, send_all
 from tests.proofs.real.collector import SCRAPE_SECONDS, Collector, run_collector
 from tests.proofs.real.coverage import claim_coverage, claim_inspection
 from tests.proofs.real.engines import Engine, capture
+from tests.proofs.real.environments import EnvironmentsError
 from tests.proofs.real.programs import litellm, llamacpp, ray_serve, sglang_router, vllm_router
 from tests.proofs.real.programs.pages import write_page
 from tests.proofs.real.programs.program import Program, Running, UnavailableError
@@ -101,6 +102,11 @@ def _prove(arguments: argparse.Namespace, folder: Path) -> int:
         except UnavailableError as error:
             seen, claimed = f"skipped: {error}", []
             print(f"\n{name}: {seen}", flush=True)
+        except EnvironmentsError as error:
+            # What the others showed stays.
+            claimed = [Section(f"{name}: {error}", [Claim(name, "can be installed", 0.0, 1.0, 1.0)])]
+            seen = "cannot be installed"
+            print_claims(claimed[0])
         facts[name] = seen
         sections += claimed
     return _conclude(arguments, facts, sections, time.monotonic() - start)

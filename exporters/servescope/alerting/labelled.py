@@ -114,9 +114,10 @@ class Labelled(NamedTuple):
 
     def where(self, kept: NDArray[np.bool_]) -> Labelled:
         """The values where `kept` (n,) is true."""
-        if kept.all():
+        count = np.count_nonzero(kept)
+        if count == kept.size:
             return self
-        return Labelled(self.keys.taken(kept), self.values[kept]) if kept.any() else NOTHING
+        return Labelled(self.keys.taken(kept), self.values[kept]) if count else NOTHING
 
     def paired(self, other: Labelled, on: tuple[str, ...], kept: tuple[str, ...]) -> tuple[Labelled, Floats]:
         """The values that have one of `other` with the same labels in `on`, by those in `kept`, and the other's."""

@@ -149,6 +149,8 @@ class AlertStates:
         }
 
     def _bounded(self, alert: Alert, held: Vector) -> Vector:
+        if not held:
+            return held
         before = self._active.get(alert.name, {})
         most = MOST_ACTIVE - (KEPT_FREE if alert.severity in ("warning", "info") else 0)
         room = most - sum(map(len, self._active.values()))

@@ -81,13 +81,13 @@ class CollectorView:
 
     def update(self, at_ms: int, deployments: Mapping[Deployment, Derivation], own: Mapping[str, Vector]) -> None:
         """Replace the evaluation: its instant, figures, and the collector's own series."""
-        self.at_ms, self._asked = at_ms, {}
+        self.at_ms, self._asked = at_ms, {each.name: {} for each in self.requirements.asked}
         self._increases, self._shares, self._listed = {}, {}, {}
         self._own = {name: labelled_values(found, self._current(name).keys) for name, found in own.items()}
         self._figures = self._of_all(deployments)
         for derivation in deployments.values():
             for name, values in derivation.asked.items():
-                self._asked.setdefault(name, {}).update(values)
+                self._asked[name].update(values)
         for shown, past in self._pasts.items():
             past.append(at_ms, self.figure(shown))
         for name, before in self._owns.items():

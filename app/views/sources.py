@@ -157,7 +157,7 @@ def _summarise(sources: pd.DataFrame, *, sources_known: bool) -> list[tuple[str,
             markup.element("span", str(failing), "value critical" if failing > starting else "value"),
             markup.element("span", f"{unread} more answer, not understood", "value warning")
             if unread
-            else f"{starting} of them have not answered yet"
+            else f"{starting} of them {'has' if starting == 1 else 'have'} not answered yet"
             if starting
             else "their last scrape failed",
         ),

@@ -150,7 +150,7 @@ BUSY_OTHERS = Bound(
 RESTARTS = Bound(
     "restarts",
     3.0,
-    "1",
+    "events",
     "a replica whose process begins anew as many times within two hours does not stay up",
     least=2.0,
 )

@@ -211,12 +211,12 @@ async def test_a_target_starts_until_it_has_answered(tmp_path: Path) -> None:
     async with aclosing(Scene(tmp_path)) as scene:
         scene.up = False
         await scene.steps(4)
-        assert since(scene) == [(START + 15) * 1000] * 2
+        await wait_for_async(lambda: since(scene) == [(START + 15) * 1000] * 2, "the status in the store")
         scene.up = True
         await scene.step()
         scene.up = False
         await scene.step()
-        assert since(scene) == [None] * 2
+        await wait_for_async(lambda: since(scene) == [None] * 2, "the status in the store")
 
 
 async def test_an_alert_whose_evaluation_fails_stops_no_other(

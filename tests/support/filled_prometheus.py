@@ -91,23 +91,26 @@ def fill(
     seconds: int,
     interval: str = INTERVAL,
     times: int = 1,
-    files: Sequence[str] = RECORDING_FILES,
+    files: Sequence[str | Path] = RECORDING_FILES,
+    options: Sequence[str] = (),
 ) -> None:
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
-    `running(prometheus, folder, {}, options=RETENTION)` serves them. Run once over the data, a rule does not find what
-    others record; with EVERY_RULE as `times` it does. What is made of scrapes alone is recorded once.
+    `running(prometheus, folder, {}, options=RETENTION)` serves them. `options` are more of the Prometheus over which the
+    rules are evaluated. Run once over the data, a rule does not find what others record; with EVERY_RULE as `times` it
+    does. What is made of scrapes alone is recorded once.
     """
     add_samples(promtool, folder, samples)
-    _record(prometheus, promtool, folder, seconds, interval, [RULES / name for name in files])
+    options = (*RETENTION, *options)
+    _record(prometheus, promtool, folder, seconds, interval, [RULES / name for name in files], options)
     if times > 1:
         again = folder / "again.rules.json"
         again.write_text(json.dumps({"groups": _groups_of_recorded(files)}), encoding="utf-8")
         for _ in range(times - 1):
-            _record(prometheus, promtool, folder, seconds, interval, [again])
+            _record(prometheus, promtool, folder, seconds, interval, [again], options)
 
 
-def _groups_of_recorded(files: Sequence[str]) -> list[dict[str, Any]]:
+def _groups_of_recorded(files: Sequence[str | Path]) -> list[dict[str, Any]]:
     """The groups of the files with the rules alone that read what another of them records."""
     groups = [each for name in files for each in read_yaml((RULES / name).read_text(encoding="utf-8"))["groups"]]
     recorded = {rule["record"] for group in groups for rule in group["rules"]}
@@ -118,8 +121,16 @@ def _groups_of_recorded(files: Sequence[str]) -> list[dict[str, Any]]:
     return [group for group in chosen if group["rules"]]
 
 
-def _record(prometheus: Path, promtool: Path, folder: Path, seconds: int, interval: str, files: Sequence[Path]) -> None:
-    with running(prometheus, folder, {}, options=RETENTION) as server:
+def _record(
+    prometheus: Path,
+    promtool: Path,
+    folder: Path,
+    seconds: int,
+    interval: str,
+    files: Sequence[Path],
+    options: Sequence[str],
+) -> None:
+    with running(prometheus, folder, {}, options=options) as server:
         done = run(
             promtool,
             [
@@ -139,7 +150,9 @@ def add_samples(promtool: Path, folder: Path, samples: Iterable[bytes]) -> None:
     """Have `folder` hold these samples, lines of OpenMetrics, too; no Prometheus may run over it meanwhile."""
     folder.mkdir(parents=True, exist_ok=True)
     text = folder / "samples.om"
-    text.write_bytes(b"".join((*samples, b"# EOF\n")))
+    with text.open("wb") as file:
+        file.writelines(samples)
+        file.write(b"# EOF\n")
     make_blocks(text, promtool, folder)
 
 

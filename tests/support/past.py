@@ -67,8 +67,7 @@ def in_milliseconds(path: Path) -> Iterator[str]:
 
 
 @contextmanager
-def remembering(binary: Path, folder: Path, options: Sequence[str] = ()) -> Iterator[Prometheus]:
+def remembering(binary: Path, folder: Path) -> Iterator[Prometheus]:
     """A Prometheus that scrapes nothing and holds what is in the folder's data."""
-    options = ["--storage.tsdb.retention.time=10y", *options]
-    with running(binary, folder, {"scrape_configs": []}, options=options) as prometheus:
+    with running(binary, folder, {"scrape_configs": []}, options=["--storage.tsdb.retention.time=10y"]) as prometheus:
         yield prometheus

@@ -31,7 +31,7 @@ MOVED = Identity("llama", "moved", "v2", "production", replica="r0")
 MISTAKEN = Deployment("llama", "mistaken", "v2", "production")
 """One whose only engine has a role that is none."""
 STARTING = Identity("llama", "starting", "v2", "production", replica="new")
-"""One that has not answered since it was listed; another of its deployment, `old`, did before it failed."""
+"""One that has not answered since it was listed; of its deployment, `old` did before, and `dead` never in hours."""
 STARTS_SECONDS = 1_200
 MINUTES = 35
 FAILED_SECONDS = 705
@@ -123,10 +123,14 @@ def _moved(start_ms: int, end_ms: int) -> Iterator[Scraped]:
 
 def _starting(start_ms: int, end_ms: int) -> Iterator[Scraped]:
     starts_ms = start_ms + STARTS_SECONDS * 1000
-    for name, first_ms in (("new", starts_ms), ("old", start_ms)):
+    for name, first_ms, up_until_ms in (
+        ("new", starts_ms, 0),
+        ("old", start_ms, starts_ms),
+        ("dead", end_ms - 7_200_000, 0),
+    ):
         attached = {**dict(STARTING.labels()), "replica": name}
         for time_ms in range(first_ms, end_ms, INTERVAL_MS):
-            yield Scraped(time_ms, attached, f"servescope_target_up {int(time_ms < starts_ms)}\n")
+            yield Scraped(time_ms, attached, f"servescope_target_up {int(time_ms < up_until_ms)}\n")
 
 
 def _tokens(page: str) -> float:
@@ -165,14 +169,14 @@ def test_targets_now_are_where_they_are_scraped_now(past: Past) -> None:
 
 
 def test_a_target_that_has_not_answered_yet_is_starting(past: Past) -> None:
-    """Since it was listed, to the minute; one that answered within the hour before fails."""
+    """Since it was listed, to the minute; one that answered within the hour before fails, as does one of long ago."""
     starting = {
         status.identity.replica: status.starting_since_ms
         for status in past.history.targets()
         if status.identity.deployment_id == "starting"
     }
-    assert starting.keys() == {"new", "old"}
-    assert starting["old"] is None
+    assert starting.keys() == {"new", "old", "dead"}
+    assert (starting["old"], starting["dead"]) == (None, None)
     assert starting["new"] is not None
     assert 0 <= starting["new"] - past.start_ms - STARTS_SECONDS * 1000 <= 60_000
 

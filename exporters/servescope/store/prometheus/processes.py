@@ -18,7 +18,11 @@ from servescope.store.records import TargetStatus
 
 _LISTED_MS = 3_600_000
 _MOST_PROBLEMS = 20
-_STARTING = f"min_over_time(timestamp({TARGET_UP} == 0)[1h:1m]) unless max_over_time({TARGET_UP}[1h]) > 0"
+# Since when a target is down that was listed within the hour; of one that was there before, it is not known.
+_STARTING = (
+    f"min_over_time(timestamp({TARGET_UP} == 0)[1h:1m]) "
+    f"unless (max_over_time({TARGET_UP}[1h]) > 0 or {TARGET_UP} offset 1h)"
+)
 
 _PROCESS_LABELS = frozenset((*IDENTITY_LABELS, *FAR_LABELS))
 

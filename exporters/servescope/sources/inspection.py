@@ -7,10 +7,10 @@ are between them. Rates need the seconds in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -240,8 +240,10 @@ def _explain_resets(expositions: Sequence[Exposition]) -> str:
     return "the process was restarted, or the later exposition was named first"
 
 
-_Evaluate = Callable[..., Vector]
-"""Evaluates an expression over the samples that it reads: by labels, and by seconds where those are known."""
+class _Evaluate(Protocol):
+    """Evaluates an expression over the samples that it reads: by labels, and by seconds where those are known."""
+
+    def __call__(self, expression: Expression, by: Sequence[str] = (), per: float | None = None, /) -> Vector: ...
 
 
 def _entries(
@@ -251,7 +253,7 @@ def _entries(
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
 
-    def evaluate(expression: Expression, by: Sequence[str] = (), per: float | None = None) -> Vector:
+    def evaluate(expression: Expression, by: Sequence[str] = (), per: float | None = None, /) -> Vector:
         read = (f"{name}{part}" for name in sorted(leaves(expression)) for part in ("", "_bucket", "_sum", "_count"))
         found = chain.from_iterable(by_name.get(name, ()) for name in read)
         return evaluate_increases(expression, found, by=by, seconds=per)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from servescope.alerting import records
-from servescope.alerting.evaluation import Instant, duration_ms, values_of
+from servescope.alerting.evaluation import Instant, Readings, duration_ms, values_of
 from servescope.alerting.labelled import NOTHING, Floats, Keys, Labelled, Rows, labelled_values
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
@@ -200,7 +200,7 @@ class CollectorView:
         values = self._asked.get(self.requirements.measured[measured], {})
         return values if measured.level == DEPLOYMENT_LABELS else _summed(values.items(), measured.labels)
 
-    def badness(self, badness: records.BadRatio) -> Vector | Labelled:
+    def badness(self, badness: records.BadRatio) -> Readings:
         """An objective's bad share, of each deployment by what it is promised.
 
         It is computed from held scrapes where the window is short enough, else from `Budgets`.
@@ -215,7 +215,7 @@ class CollectorView:
             if objective.of(dict(labels)) == each
         }
 
-    def _share(self, badness: records.BadRatio, objective: Objective) -> Vector | Labelled:
+    def _share(self, badness: records.BadRatio, objective: Objective) -> Readings:
         name = self.requirements.badness.get(badness)
         if name is not None:
             return self._asked.get(asked_name(name, objective), {})
@@ -261,7 +261,7 @@ def span_ms_of(lately: records.Subquery) -> int:
     return duration_ms(lately.window) + duration_ms(lately.before)
 
 
-def _vector(found: Vector | Labelled) -> Vector:
+def _vector(found: Readings) -> Vector:
     return found.vector() if isinstance(found, Labelled) else found
 
 

@@ -156,11 +156,11 @@ BALANCE_ALERTS: Final = (
             "them; a replica that is kept in reserve or was taken out of routing, or restarted several times, by hand.",
             records.FirstCheck(
                 _IN_FLIGHT,
-                "as before: one replica is a small part of it.",
-                "rising for all replicas: see the objectives.",
+                "about as before, though a replica differs: it is a small part of it.",
+                "at 0: there are no requests by which replicas could differ.",
                 records.by_replica("concurrent_requests"),
-                "One line is far above the others, or at 0 while they are not. All alike: compare their times per "
-                "output token.",
+                "One line is far above the others, is at 0 while they are not, or breaks off again and again. All "
+                "alike: compare their times per output token.",
             ),
             (OUTPUT_TOKENS, ROUTER, HANG),
             "Do not restart a slow replica on the same machine: a GPU that is throttled stays so. Do not add replicas "

@@ -96,9 +96,9 @@ def fill(
 ) -> None:
     """Have `folder` hold samples of so many seconds from START_SECONDS on, and what the recording rules make of them.
 
-    `running(prometheus, folder, {}, options=RETENTION)` serves them. `options` are more of the Prometheus over which the
-    rules are evaluated. Run once over the data, a rule does not find what others record; with EVERY_RULE as `times` it
-    does. What is made of scrapes alone is recorded once.
+    `running(prometheus, folder, {}, options=RETENTION)` serves them; the Prometheus that evaluates the rules has more
+    `options`. Run once over the data, a rule does not find what others record; with EVERY_RULE as `times` it does. What
+    is made of scrapes alone is recorded once.
     """
     add_samples(promtool, folder, samples)
     options = (*RETENTION, *options)

@@ -156,8 +156,8 @@ BALANCE_ALERTS: Final = (
             "them; a replica that is kept in reserve or was taken out of routing, or restarted several times, by hand.",
             records.FirstCheck(
                 _IN_FLIGHT,
-                "about as before, though a replica differs: it is a small part of it.",
-                "at 0: there are no requests by which replicas could differ.",
+                "one replica is unlike the others, and the requests in flight of all are about as before.",
+                "all replicas are alike, or no request is in flight.",
                 records.by_replica("concurrent_requests"),
                 "One line is far above the others, is at 0 while they are not, or breaks off again and again. All "
                 "alike: compare their times per output token.",
@@ -168,6 +168,6 @@ BALANCE_ALERTS: Final = (
             "Whoever owns the machines or the router, in the morning.",
             "The replica's requests in flight and time per output token are about those of the others.",
         ),
-        "requests", "concurrent_requests", for_="20m", keep_firing_for="10m", panel="Replica slow",
+        "requests", "concurrent_requests", for_="20m", keep_firing_for="10m", panel="Replicas side by side",
     ),
 )  # fmt: skip

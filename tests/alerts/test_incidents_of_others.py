@@ -152,7 +152,6 @@ def test_one_of_forty_is_restarted_for_ever(incidents: Incidents) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no alert compares the KV moved with before")
 def test_decode_workers_compute_what_they_are_not_sent(incidents: Incidents) -> None:
     """A proxy no longer passes the parameters of transfers, and prompts are computed twice: a ticket.
 

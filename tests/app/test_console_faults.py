@@ -81,6 +81,7 @@ def test_page_has_a_switch_for_every_kind(page: AppTest) -> None:
     assert [name for name, switch in switches.items() if switch.disabled] == [
         title_of("kv-transfer-slow"),
         title_of("kv-transfer-stuck"),
+        title_of("kv-transfer-skipped"),
     ]
     assert KINDS["engine-frozen"].summary in shown(page)
 

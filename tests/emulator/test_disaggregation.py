@@ -220,6 +220,26 @@ def test_slow_transfers_delay_all_but_the_first_token() -> None:
     assert mean(slow, "time_to_first_token_seconds") == pytest.approx(mean(usual, "time_to_first_token_seconds"))
 
 
+def test_what_is_not_sent_is_computed_again() -> None:
+    """The second token waits for the prompt, and no transfer is counted; what was sent before goes on."""
+
+    def serve(**effects: bool) -> dict[str, float]:
+        deployment, clock = deploy(PLAN)
+        deployment.apply_effects(DeploymentEffects(**effects))
+        outcomes: list[str] = []
+        for number in range(20):
+            clock.schedule(number * 0.4, lambda number=number: deployment.send(request(number), outcomes.append))  # type: ignore[misc] # a default binds
+        clock.run_until(120.0)
+        assert outcomes == ["ok"] * 20
+        return means(deployment)
+
+    usual, skipped = serve(), serve(transfers_skipped=True)
+    assert "kv_transfer_seconds" in usual
+    assert "kv_transfer_seconds" not in skipped
+    assert skipped["time_per_output_token_seconds"] > usual["time_per_output_token_seconds"]
+    assert skipped["time_to_first_token_seconds"] == pytest.approx(usual["time_to_first_token_seconds"])
+
+
 def means(deployment: EmulatedDeployment) -> dict[str, float]:
     """The mean of each histogram that has observations."""
     values = shown(deployment)

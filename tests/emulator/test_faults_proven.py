@@ -34,7 +34,7 @@ FAST = (
 )  # fmt: skip
 STARTING = 'replica_count_by_status{status="starting"}'
 PLANS = dict.fromkeys(
-    ("kv-transfer-slow", "kv-transfer-stuck"),
+    ("kv-transfer-slow", "kv-transfer-stuck", "kv-transfer-skipped"),
     replace(V2, disaggregation=Disaggregation(1, 2), scaling=replace(V2.scaling, min_replica=1, initial_replicas=2)),
 )
 STRENGTHS = (

@@ -17,7 +17,7 @@ from tests.support.migrations import V1 as CONFIG
 from tests.support.migrations import move_of, report_of
 
 SPECULATION = {"ServescopeSpeculationBelowBreakEven"}
-PHASES = {"ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeKvTransfersSlow"}
+PHASES = {"ServescopePhaseDown", "ServescopeKvTransfersStuck", "ServescopeKvTransfersDegraded"}
 ROUTING = {"ServescopeCacheEventsMissed", "ServescopeCacheChurn", "ServescopeRoutingInefficient"}
 
 

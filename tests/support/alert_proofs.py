@@ -1174,14 +1174,36 @@ PROOFS: Mapping[str, Proof] = {
         {_PENDING: 0.0, _MOVED: 1e6}, {_PENDING: 1.0, _MOVED: 0.0}, 1.0,
         {"slow": {_PENDING: 9.0, _MOVED: 0.1}, "idle": {_MOVED: 0.0}, "one at a time": {_PENDING: "1 0", _MOVED: 0.0}},
     ),
-    "ServescopeKvTransfersSlow": Proof(
-        {_TRANSFER: 0.01, _REQUESTS: 5.0}, {_TRANSFER: KV_TRANSFER_TIME.value * _HAIR}, KV_TRANSFER_TIME.value * _HAIR,
-        {
-            "at the boundary": {_TRANSFER: KV_TRANSFER_TIME.value},
-            "hardly any traffic": {_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
-        },
-        also={"traffic at its floor": ({_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0)},
-    ),
+    "ServescopeKvTransfersDegraded": _any_of({
+        "slow": Proof(
+            {_TRANSFER: 0.01, _REQUESTS: 5.0},
+            {_TRANSFER: KV_TRANSFER_TIME.value * _HAIR}, KV_TRANSFER_TIME.value * _HAIR,
+            {
+                "at the boundary": {_TRANSFER: KV_TRANSFER_TIME.value},
+                "hardly any traffic": {_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value * 0.99},
+            },
+            also={"traffic at its floor": ({_TRANSFER: 9.0, _REQUESTS: COMPARED_TRAFFIC.value}, 9.0)},
+        ),
+        "none": Proof(
+            {_MOVED: 1e6, _REQUESTS: 5.0}, {_MOVED: 0.0}, 0.0,
+            {
+                "little": {_MOVED: 1.0},
+                "now and then": {_MOVED: "0 0 0 0 0 0 0 0 0 1"},
+                "none before": {_MOVED: (0.0, 0.0)},
+                "fewer requests": {
+                    _MOVED: " ".join(["0"] * 30 + ["1"] * 200), _REQUESTS: 5.0 * SAME_TRAFFIC.value / _HAIR
+                },
+                "hardly any requests": {_MOVED: 0.0, _REQUESTS: (0.1, COMPARED_TRAFFIC.value * 0.99)},
+            },
+            also={
+                "hardly any KV before": ({_MOVED: (0.5, 0.0)}, 0.0),
+                "just as many requests": ({_MOVED: 0.0, _REQUESTS: 5.0 * SAME_TRAFFIC.value}, 0.0),
+                "traffic at its floor": ({_MOVED: 0.0, _REQUESTS: (COMPARED_TRAFFIC.value,) * 2}, 0.0),
+            },
+            ends={"again": {_MOVED: 1.0}},
+            lead=130, lag=10,
+        ),
+    }),
     "ServescopeTrafficGone": _without_traffic(
         5.0,
         {
@@ -1381,6 +1403,9 @@ PROOFS: Mapping[str, Proof] = {
             also={
                 "the others have enough": (
                     {**dict.fromkeys(_ENGINES, BUSY_OTHERS.value * 1.5), _ENGINES[0]: 0.0}, 0.0
+                ),
+                "the others get bursts": (
+                    {**dict.fromkeys(_ENGINES, " ".join(["0 0 0 0 0 0 0 30"] * 12)), _ENGINES[0]: 0.0}, 0.0
                 ),
             },
             labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},

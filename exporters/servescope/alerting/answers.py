@@ -19,11 +19,6 @@ _MORE: Final = bound(bounds.CLIENT_ERRORS_MORE)
 _FLOOR: Final = bound(bounds.ANSWERS_TRAFFIC)
 
 
-def _before(shown: records.FigureRef) -> records.OverTime:
-    """Its average over the hour that ended 30 minutes ago."""
-    return records.OverTime("avg", shown, "1h", before="30m")
-
-
 def _lately(shown: records.FigureRef) -> records.OverTime:
     """Its average over the last minutes; those of the rate included they are 13."""
     return records.OverTime("avg", shown, "8m")
@@ -35,18 +30,20 @@ _CUT_MORE: Final = bound(bounds.ANSWERS_CUT)
 _USUAL: Final = records.OverTime("avg", _RATE, "3h")
 _SHORT: Final = records.All((
     # The shortest of the last minutes: between bursts nothing is answered.
-    records.Compare(records.OverTime("min", _LENGTH, "10m"), "<", records.Scaled(_before(_LENGTH), _KEPT)),
+    records.Compare(records.OverTime("min", _LENGTH, "10m"), "<", records.Scaled(records.an_hour_ago(_LENGTH), _KEPT)),
     # By all requests of some bursts, as those between them are probes, which are answered with a token.
-    records.Compare(records.Quotient(_lately(_WRITTEN), _lately(_RATE)), "<", records.Scaled(_before(_LENGTH), _KEPT)),
+    records.Compare(
+        records.Quotient(_lately(_WRITTEN), _lately(_RATE)), "<", records.Scaled(records.an_hour_ago(_LENGTH), _KEPT)
+    ),
     # Another mix of requests has other answers, and either fewer requests or as many tokens as before.
-    records.Compare(_lately(_WRITTEN), "<", records.Scaled(_before(_WRITTEN), _SAME)),
+    records.Compare(_lately(_WRITTEN), "<", records.Scaled(records.an_hour_ago(_WRITTEN), _SAME)),
     records.Compare(_lately(_RATE), ">=", records.Scaled(_USUAL, _SAME)),
     records.Compare(_lately(_RATE), ">=", _FLOOR),
 ))  # fmt: skip
 _LONG: Final = records.All((
-    records.Compare(_LENGTH, ">", records.Scaled(_before(_LENGTH), _GROWN)),
+    records.Compare(_LENGTH, ">", records.Scaled(records.an_hour_ago(_LENGTH), _GROWN)),
     # Long texts end by themselves, and those who want few tokens get short ones.
-    records.Compare(_CUT, ">", records.Shifted(_before(_CUT), _CUT_MORE)),
+    records.Compare(_CUT, ">", records.Shifted(records.an_hour_ago(_CUT), _CUT_MORE)),
     # Where requests become fewer, those that are left may be long; the rate must not lag behind their length.
     records.Compare(_RATE, ">=", records.Scaled(_USUAL, _SAME)),
     records.Compare(_RATE, ">=", _FLOOR),

@@ -43,7 +43,11 @@ _SLOW: Final = records.All((
 _ON_ENGINE: Final = records.AdHocExpression(Level("concurrent_requests", "sum", ENGINES), ("role", "replica"))
 _ON_EACH: Final = records.AdHocExpression(Level("concurrent_requests", "avg", ENGINES), ("role",))
 _BUSY: Final = bound(bounds.BUSY_OTHERS)
-_IDLE: Final = records.All((records.Compare(_ON_ENGINE, "==", 0.0), records.Compare(_ON_EACH, ">=", _BUSY)))
+_IDLE: Final = records.All((
+    records.Compare(_ON_ENGINE, "==", 0.0),
+    # Bursts have pauses, in which nobody has many.
+    records.Compare(records.Subquery("max", _ON_EACH, "15m", every="1m"), ">=", _BUSY),
+))  # fmt: skip
 
 _HOLDING: Final = bound(bounds.HANGING_TIMES)
 _ACCOUNTED_FOR: Final = records.Product(
@@ -66,18 +70,13 @@ _RESTARTED: Final = records.All((
 ))  # fmt: skip
 
 
-def _before(shown: records.FigureRef) -> records.OverTime:
-    """Its average over the hour that ended 30 minutes ago."""
-    return records.OverTime("avg", shown, "1h", before="30m")
-
-
 BALANCE_ALERTS: Final = (
     records.Alert(
         "ServescopeRouterHotSpot", "critical", "router", "serving",
         records.All((
             _HOT,
-            records.Compare(_ENDED, "<", records.Scaled(_before(_ENDED), _FEWER)),
-            records.Compare(_IN_FLIGHT, ">", records.Scaled(_before(_IN_FLIGHT), _GROWN)),
+            records.Compare(_ENDED, "<", records.Scaled(records.an_hour_ago(_ENDED), _FEWER)),
+            records.Compare(_IN_FLIGHT, ">", records.Scaled(records.an_hour_ago(_IN_FLIGHT), _GROWN)),
         )),
         "One replica gets the requests of several.",
         f"Replica {{{{ $labels.replica }}}} of {records.WHO} has {records.NUMBER} requests in flight, many times those "
@@ -122,7 +121,7 @@ BALANCE_ALERTS: Final = (
         f"Replica {{{{ $labels.replica }}}} of {records.WHO} " + records.by_cause({
             "slow": f"takes {records.NUMBER} s for an output token, more than {_TIMES:g} times the mean of all "
             "replicas.",
-            "idle": f"has no request in flight, while the replicas of its role have {_BUSY:g} or more each on average.",
+            "idle": f"has no request in flight, while the replicas of its role have had {_BUSY:g} or more on average.",
             "holding": f"has {records.NUMBER} requests in flight, more than {_TIMES:g} times as many as the others, "
             "and most of them do not end.",
             "restarting": f"began anew {records.NUMBER} times within two hours.",
@@ -131,8 +130,8 @@ BALANCE_ALERTS: Final = (
             f"`slow`: the mean time per output token of one replica is more than {_TIMES:g} times that of its "
             f"deployment, with {bound(bounds.SLOW_TRAFFIC):g} requests per second or more. It is a part of that mean "
             "itself: of eight replicas one that is half as fast as the others is found, and of two one at a seventh. "
-            f"`idle`: an engine has no request in flight, while those of its role have {_BUSY:g} or more each on "
-            "average. "
+            f"`idle`: an engine has no request in flight, while those of its role had {_BUSY:g} or more each on "
+            "average at some time of the last 15 minutes. "
             f"`holding`: an engine has {_FLOOR:g} requests in flight or more, more than {_TIMES:g} times the average "
             f"of its role, and more than {_HOLDING:g} times as many as the rate at which its requests end and the "
             "duration of all requests account for: some of them do not end, as those whose clients have left. "

@@ -67,7 +67,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "InternalErrors": "internal errors",
         "JudgeGone": by_cause({"late": "judgement is out of date", "gone": "judge of cutover is gone"}),
         "KvCacheFull": by_cause({"preempted": "requests are preempted", "waiting": "KV cache is full"}),
-        "KvTransfersSlow": "KV transfers are slow",
+        "KvTransfersDegraded": by_cause({"slow": "KV transfers are slow", "none": "no KV is transferred"}),
         "KvTransfersStuck": "KV transfers are stuck",
         "MetricsMissing": f"lacks {LISTED}",
         "MostDeploymentsDown": f"[{_SHARE} of ]deployments down",

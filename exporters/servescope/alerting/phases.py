@@ -21,23 +21,40 @@ from servescope.alerting.records import (
     WHO,
     Alert,
     All,
+    Any,
+    Because,
     Compare,
     Except,
     Extreme,
     FigureRef,
     FirstCheck,
+    OverTime,
     Runbook,
+    Scaled,
+    an_hour_ago,
+    by_cause,
     by_replica,
 )
-from servescope.contract.bounds import COMPARED_TRAFFIC, KV_TRANSFER_TIME
+from servescope.contract.bounds import COMPARED_TRAFFIC, KV_TRANSFER_TIME, SAME_TRAFFIC
 from servescope.contract.expressions import Matchers
 from servescope.contract.metrics import PHASES
 
 _PHASED: Final[Matchers] = (("role", PHASES),)
 _PHASES_UP: Final = Extreme("max", target_up(_PHASED), (*ANY_PHASE, "role"))
 _LIMIT: Final = bound(KV_TRANSFER_TIME)
-_STUCK: Final = All((
-    Compare(FigureRef("kv_transfers_pending"), ">", 0.0), Compare(FigureRef("kv_transfer_bytes_per_second"), "==", 0.0)
+_SAME: Final = bound(SAME_TRAFFIC)
+_MOVED: Final = FigureRef("kv_transfer_bytes_per_second")
+_RATE: Final = FigureRef("request_rate")
+_STUCK: Final = All((Compare(FigureRef("kv_transfers_pending"), ">", 0.0), Compare(_MOVED, "==", 0.0)))
+_SLOW: Final = All((
+    Compare(FigureRef("kv_transfer_p95"), ">", _LIMIT), Compare(_RATE, ">=", bound(COMPARED_TRAFFIC)),
+))  # fmt: skip
+_NONE: Final = All((
+    Compare(OverTime("max", _MOVED, "10m"), "==", 0.0),
+    Compare(OverTime("max", _MOVED, "6h"), ">", 0.0),
+    # Requests are answered as before: what is no longer sent is computed again.
+    Compare(_RATE, ">=", Scaled(an_hour_ago(_RATE), _SAME)),
+    Compare(_RATE, ">=", bound(COMPARED_TRAFFIC)),
 ))  # fmt: skip
 
 PHASE_ALERTS: Final = (
@@ -110,31 +127,38 @@ PHASE_ALERTS: Final = (
         "phases", "kv_transfers_pending", for_="5m", keep_firing_for="5m",
     ),
     Alert(
-        "ServescopeKvTransfersSlow", "warning", "engine", "serving",
-        All((
-            Compare(FigureRef("kv_transfer_p95"), ">", _LIMIT),
-            Compare(FigureRef("request_rate"), ">=", bound(COMPARED_TRAFFIC)),
-        )),
-        "KV takes long from prefill to decode workers.",
-        f"The KV transfers of {WHO} have a 95th percentile of {{{{ $value | humanizeDuration }}}}.",
+        "ServescopeKvTransfersDegraded", "warning", "engine", "serving",
+        Any((Because("slow", _SLOW), Because("none", _NONE, "No KV transferred"))),
+        "KV takes long from prefill to decode workers, or is computed twice.",
+        f"The KV transfers of {WHO} " + by_cause({
+            "slow": "have a 95th percentile of {{ $value | humanizeDuration }}.",
+            "none": "have stopped, while requests are answered at about the rate of an hour ago.",
+        }),
         Runbook(
-            f"The 95th percentile of the time that a request's KV takes from prefill to decode is above {_LIMIT:g} "
-            "seconds.",
-            "Users see a pause between the first word and the others.",
-            "Is the network shared with something new, such as a copy of weights? Did a worker fall back from RDMA to "
-            "TCP? Workers log their transports at their start. Are prompts longer than before?",
-            "Drain the worker with the slow link; restore the fast transport.",
-            "A larger share of very long prompts.",
+            "`slow`: the 95th percentile of the time that a request's KV takes from prefill to decode is above "
+            f"{_LIMIT:g} seconds. `none`: for 10 minutes no byte of KV was transferred, as was within 6 hours, and "
+            f"there are at least {_SAME:%} as many requests as in the hour that ended 30 minutes ago.",
+            "Users see a pause between the first word and the others. `none`: decode workers compute the prompts "
+            "again, which costs the GPUs twice the work, and slows down the answers of others on them.",
+            "`slow`: is the network shared with something new, such as a copy of weights? Did a worker fall back from "
+            "RDMA to TCP? Workers log their transports at their start. Are prompts longer than before? `none`: "
+            "compare the router's or proxy's version with the workers': does it still pass the parameters of the "
+            "transfer, from the prefill worker's answer to the decode worker? Does the log of a decode worker name "
+            "requests without them, or a connector that failed to start?",
+            "`slow`: drain the worker with the slow link; restore the fast transport. `none`: roll back the last "
+            "change of proxy, router or workers.",
+            "A larger share of very long prompts; a router that sends short prompts to decode workers on purpose, "
+            "while there are only such.",
             FirstCheck(
                 FigureRef("kv_transfer_p95"),
-                "up by a step, and level since.",
+                "up by a step, and level since; without a line nothing is transferred.",
                 "up together with the input tokens per request: the prompts are longer.",
                 by_replica("kv_transfer_p95"),
-                "One slow replica points to its link, all of them to the network or to longer prompts.",
+                "One slow replica points to its link, all of them to the network, the proxy or longer prompts.",
             ),
             (KV_TRANSFER,),
-            "Do not add decode workers: they share the network.",
-            "Whoever owns the network, in the morning; now if transfers keep getting slower.",
+            "Do not add decode workers: they share the network, and would compute prompts twice as well.",
+            "Whoever owns the network or the proxy, in the morning; now if transfers keep getting slower.",
             "Transfers take as long as before.",
         ),
         "phases", "kv_transfer_p95", for_="10m", keep_firing_for="10m",

@@ -118,6 +118,11 @@ class OverTime:
     before: str = ""
 
 
+def an_hour_ago(shown: FigureRef) -> OverTime:
+    """A figure's average over the hour that ended 30 minutes ago."""
+    return OverTime("avg", shown, "1h", before="30m")
+
+
 @dataclass(frozen=True, slots=True)
 class Extreme:
     """The maximum or minimum by the labels `by`, for example over the deployments of a model."""

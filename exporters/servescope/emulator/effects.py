@@ -82,8 +82,9 @@ class DeploymentEffects:
     `cold_start_factor` stretches a start. Of `crashing_replicas` replicas, each fails `crash_after_seconds` after it
     became active, and is started again. `max_replica` replaces the configured bound. While `autoscaler_frozen`, it
     reads no load and orders nothing new; while `scaling_ignored`, replicas are neither started nor stopped,
-    whatever it orders. `transfer_factor` stretches the transfer of KV between phases. While `unreachable`, requests
-    fail before they arrive, and no part of the deployment knows of them.
+    whatever it orders. `transfer_factor` stretches the transfer of KV between phases; with `transfers_skipped` none is
+    sent, and decode workers compute the prompts again. While `unreachable`, requests fail before they arrive, and no
+    part of the deployment knows of them.
     """
 
     cold_start_factor: float = 1.0
@@ -93,6 +94,7 @@ class DeploymentEffects:
     autoscaler_frozen: bool = False
     scaling_ignored: bool = False
     transfer_factor: float = 1.0
+    transfers_skipped: bool = False
     unreachable: bool = False
 
 

@@ -141,6 +141,15 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         # So large a batch that those that hang leave room for the others.
         Deployed("hanging", tables={"runtime": {"max_batch_size": 1024}}),
     )),
+    # One replica of each differs from the others.
+    "replicas": Emulated((
+        # Room for the traffic of both replicas in one.
+        Deployed("preferred", share=3.0, tables={
+            "engine": {"cache_blocks": 20_000, "max_queue": 256}, "runtime": {"max_batch_size": 256},
+        }),
+        Deployed("leaking", share=2.0, tables={"autoscaling": _ROOMY}),
+        Deployed("restarting"),
+    )),
     "pair": Emulated((
         Deployed("pair-v1", model="model-pair", stack=OLD_STACK),
         Deployed("pair-v2", model="model-pair"),

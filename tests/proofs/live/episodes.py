@@ -159,6 +159,15 @@ _USERS: Final = (
     _of_faults("brief", "answers-short:0.1", "ServescopeAnswerLengthChanged"),
     _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
     _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaDiffers", fires_within="75m"),
+    _of_faults("preferred", "router-hot-spot", "ServescopeReplicaDiffers"),
+    Episode(
+        "leaking", "leaking", "`requests-lost:0.5` in one replica, which is restarted then",
+        lambda stack: harm.lose_requests(stack, "leaking", "engine-0"), ("ServescopeReplicaDiffers",),
+    ),
+    _of_faults(
+        "restarting", "restarts:144@restarting/engine-0", "ServescopeReplicaDiffers", fires_within="75m",
+        resolves_within="3h",
+    ),
     Episode(
         "few-errors", "few-errors", *burst("error-burst:0.035@few-errors", "5m"),
         ("ServescopeRequestsBudgetBurns",), resolves_within="8h",
@@ -210,7 +219,8 @@ _TRAFFIC: Final = (
 
 _MEMORY: Final = (
     _of_faults("gpu", "gpu-lost", "ServescopeUpButNotServing", "ServescopeGpuGone"),
-    _of_faults("phased", "kv-transfer-slow:300", "ServescopeKvTransfersSlow"),
+    _of_faults("phased", "kv-transfer-slow:300", "ServescopeKvTransfersDegraded"),
+    _of_faults("phased", "kv-transfer-skipped", "ServescopeKvTransfersDegraded"),
     _of_faults("phased", "target-unreachable@phased/decode-0", "ServescopePhaseDown"),
     _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
     Episode(

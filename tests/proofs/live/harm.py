@@ -237,6 +237,18 @@ def surge(stack: LiveStack, text: str, deployment: str) -> Undo:
     return end
 
 
+def lose_requests(stack: LiveStack, deployment: str, replica: str) -> Undo:
+    """Half of a replica's requests leave and stay in flight, until its process restarts."""
+    emulator = stack.emulators[find_emulator(deployment)]
+    number: int = emulator.switch_on("requests-lost", 0.5, deployment=deployment, replica=replica)["id"]
+
+    def restart() -> None:
+        emulator.switch_off(number)
+        emulator.switch_on("restarts", 1440, deployment=deployment, replica=replica, seconds=90)
+
+    return restart
+
+
 def move_traffic(stack: LiveStack, deployment: str, share: float) -> Undo:
     """Give a deployment another share of its emulator's traffic."""
     emulator = stack.emulators[find_emulator(deployment)]

@@ -206,7 +206,8 @@ class EmulatedDeployment:
         self._attach(flight, receiver)
         flight.receiver = receiver
         assert flight.serving is not None and flight.sender is not None  # noqa: S101,PT018 - it was handed over
-        tokens, cost = flight.serving[1].computed, self.plan.kv_transfer
+        tokens = 0 if self.effects.transfers_skipped else flight.serving[1].computed
+        cost = self.plan.kv_transfer
         size_bytes = round(tokens * cost.bytes_per_token)
         flight.transfer = self._network.send(
             flight.sender.name,
@@ -219,12 +220,15 @@ class EmulatedDeployment:
         sender, receiver = flight.replicas
         assert flight.serving is not None  # noqa: S101 - it was handed over by an engine
         engine, serving = flight.serving
-        receiver.engine.instruments.record_kv_transfer(took, waited_seconds=waited, size_bytes=size_bytes)
+        if size_bytes:
+            receiver.engine.instruments.record_kv_transfer(took, waited_seconds=waited, size_bytes=size_bytes)
         flight.transfer = None
         self._sent(flight)
         prefilled = engine.release(serving)
         self._detach(flight, sender)
-        going_on = receiver.engine.submit_prefilled(prefilled, finished=lambda outcome: self._end(flight, outcome))
+        going_on = receiver.engine.submit_prefilled(
+            prefilled, finished=lambda outcome: self._end(flight, outcome), arrived=size_bytes > 0
+        )
         flight.serving = receiver.engine, going_on
 
     def _sent(self, flight: RequestInFlight) -> None:

@@ -174,11 +174,12 @@ class Engine:
         self._accept(serving, is_full=self._stepping and self.queued >= self.parameters.max_queue)
         return serving
 
-    def submit_prefilled(self, prefilled: Prefilled, *, finished: Finished) -> Serving:
-        """Serve a request that another engine has prefilled, its KV being here now.
+    def submit_prefilled(self, prefilled: Prefilled, *, finished: Finished, arrived: bool = True) -> Serving:
+        """Serve a request that another engine has prefilled, its KV having `arrived` here.
 
         It waits until there is room for the whole context, however long the queue, and then decodes; nothing is
-        prefilled, unless it is preempted. It ends as `client_error` when there can never be that much room.
+        prefilled, unless its KV has not arrived or it is preempted. It ends as `client_error` when there can never be
+        that much room.
         """
         if self.role != "decode":
             raise UsageError(f"an engine whose role is {self.role!r} serves no prefilled requests, only 'decode' does")
@@ -193,7 +194,7 @@ class Engine:
         serving.generated = prefilled.generated
         serving.cached_tokens = prefilled.cached_tokens
         serving.fate = prefilled.fate
-        serving.arrives_computed = True
+        serving.arrives_computed = arrived
         self._accept(serving, is_full=False)
         return serving
 
@@ -331,7 +332,7 @@ class Engine:
 
     def _is_refused(self, serving: Serving) -> bool:
         # One whose prompt another engine has computed was accepted there.
-        return not serving.arrives_computed and self._strikes(self._effects.client_error_share)
+        return serving.generated == 0 and self._strikes(self._effects.client_error_share)
 
     def _draw_fate(self, serving: Serving) -> Fate:
         effects, tokens = self._effects, serving.request.output_tokens

@@ -103,6 +103,7 @@ def _deployment(first: DeploymentEffects, second: DeploymentEffects) -> Deployme
         autoscaler_frozen=first.autoscaler_frozen or second.autoscaler_frozen,
         scaling_ignored=first.scaling_ignored or second.scaling_ignored,
         transfer_factor=first.transfer_factor * second.transfer_factor,
+        transfers_skipped=first.transfers_skipped or second.transfers_skipped,
         unreachable=first.unreachable or second.unreachable,
     )
 

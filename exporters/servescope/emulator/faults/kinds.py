@@ -523,6 +523,16 @@ _SERVING: Final = (
         part=KV_TRANSFER,
         shows_after_seconds=120.0,
     ),
+    FaultKind(
+        "kv-transfer-skipped",
+        "No KV is sent any more, as when a proxy no longer passes what a transfer needs: decode workers compute the "
+        "prompts again, and requests are answered.",
+        None,
+        lambda _: Effects(deployment=DeploymentEffects(transfers_skipped=True)),
+        lambda _: (Truth("kv_transfer_bytes_per_second", below_times=0.05), _unmoved("request_rate"), _FEW_ERRORS),
+        scopes=_DEPLOYMENTS,
+        part=KV_TRANSFER,
+    ),
 )
 
 _TRAFFIC: Final = (

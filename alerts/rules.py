@@ -20,7 +20,7 @@ from dashboards.options import seconds
 from servescope.alerting.headlines import with_known_value, with_value
 from servescope.alerting.links import dashboard_path
 from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import LISTED, NOTHING_LISTED, Alert
+from servescope.alerting.records import LISTED, NOTHING_LISTED, WHO, Alert
 from servescope.generating.rules import Format
 
 Group = dict[str, Any]
@@ -33,7 +33,7 @@ _KEEPS: Mapping[Format, str] = {
     "vmrule": "the operator of VictoriaMetrics 0.36",
 }
 """The first version of what reads each format that keeps alerts firing, as far as it is known."""
-_UNKNOWN = "Whether this is over is not known: its targets are not seen."
+_UNKNOWN = f"Whether this is over for {WHO} is not known: its targets are not seen."
 _RESOURCES: Mapping[str, tuple[str, str]] = {
     "prometheusrule": ("monitoring.coreos.com/v1", "PrometheusRule"),
     "vmrule": ("operator.victoriametrics.com/v1beta1", "VMRule"),

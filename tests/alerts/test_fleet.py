@@ -16,7 +16,7 @@ from alerts.rules import alert_groups, dashboard_url
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import Alert, labels_of
+from servescope.alerting.records import WHO, Alert, labels_of
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import STALE, TARGET, firing, minutes, rendered, series
 from tests.support.promtool import Suite, check_firing, failures, unit_test
@@ -332,7 +332,7 @@ _FIRST = {frozenset(labels_of(ALERTS[name].condition)): name for name in reverse
 """One alert of each set of labels: which of its targets are unseen is matched by them."""
 # What a headline says of a value that is known.
 _VALUE = re.compile(r"\[[^\[\]]*\]")
-_NOT_KNOWN = "Whether this is over is not known: its targets are not seen."
+_NOT_KNOWN = f"Whether this is over for {WHO} is not known: its targets are not seen."
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_nothing_is_over_while_its_targets_are_not_seen(promtool: Path, tmp_path
     headline = expected["exp_annotations"]["headline"]
     if _VALUE.search(alert.headline):
         headline = rendered(_VALUE.sub("", alert.headline), expected["exp_labels"], 0.0)
-    unknown = {"description": _NOT_KNOWN, "headline": headline}
+    unknown = {"description": rendered(_NOT_KNOWN, expected["exp_labels"], 0.0), "headline": headline}
     same = {**expected, "exp_annotations": {**expected["exp_annotations"], **unknown}}
     shown = {"eval_time": f"{fires + 30}m", "alertname": name, "exp_alerts": [same]}
     suite = Suite(

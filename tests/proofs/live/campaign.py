@@ -248,7 +248,7 @@ def check_notifications(watch: Watch) -> list[str]:
             if not text or "{{" in text or "<no value>" in text:
                 found.add(f"{received.name}: {name} is {text!r}")
         if received.deployment and received.deployment not in received.annotations.get("description", ""):
-            found.add(f"{received.name}: the description names no deployment")
+            found.add(f"{received.name}: no deployment in {received.annotations.get('description')!r}")
     return sorted(found)
 
 

@@ -177,6 +177,71 @@ def test_decode_workers_compute_what_they_are_not_sent(incidents: Incidents) -> 
     assert incidents.fired(given, minutes) != {}
 
 
+@pytest.mark.proof
+@pytest.mark.parametrize(("rate", "waiting"), [(0.25, 14.0), (0.1, 6.0)])
+def test_one_endless_request_and_nobody_is_answered(incidents: Incidents, rate: float, waiting: float) -> None:
+    """It is computed at 5 tokens a second, and the others wait until their clients leave: a page within 20 minutes.
+
+    https://github.com/intel/llm-scaler/issues/391
+    """
+    served = ((_HOURS, rate, 24 * rate, 600.0), (75, 0.0, 1 + waiting, 0.0))
+    given = {
+        **_well(1, _HOURS + 75),
+        **_replica("r0", *served, seconds=24.0),
+        of_replica("output_tokens_total"): [(_HOURS, 600 * rate), (75, 5.4)],
+    }
+    minutes = {_HOURS - 1: False, _HOURS + 20: True, _HOURS + 70: True}
+
+    assert incidents.firing(given, {"ServescopeUpButNotServing": minutes}) == {}
+
+
+@pytest.mark.proof
+def test_one_of_eight_answers_exclamation_marks(incidents: Incidents) -> None:
+    """Its logits are no numbers, so that each answer goes on to the client's limit: a ticket that names it.
+
+    https://github.com/HabanaAI/vllm-fork/issues/738
+    """
+    minutes = _HOURS + 120
+    given = {**_well(8, minutes), **_replica("r0", _WELL, (120, 2.0, 20.5, 512.0))}
+    for number in range(8):
+        given[of_replica("answers_truncated_total", f"r{number}")] = [(_HOURS, 0.06), (120, 0.06 if number else 2.0)]
+
+    (found,) = incidents.fired(given, minutes).values()
+    assert re.findall(r'alertname="(\w+)"', found) == [_DIFFERS]
+
+
+@pytest.mark.proof
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no alert compares how many answers are empty")
+def test_a_third_of_all_answers_is_empty(incidents: Incidents) -> None:
+    """Since a release they end with their first token, ok and without any error: a ticket within an hour.
+
+    https://github.com/vllm-project/vllm/issues/29939
+    """
+    given = _well(4, _HOURS + 120)
+    for number in range(4):
+        name, length = f"r{number}", 200 * 0.65 + 0.35
+        given |= _replica(name, _WELL, (120, 2.0, 5.4, length))
+        for edge, before, after in (("2.0", 0.01, 0.35), ("+Inf", 1.0, 1.0)):
+            key = of_replica("output_tokens_per_request_bucket", name, le=edge)
+            given[key] = [(_HOURS, 2 * before), (120, 2 * after)]
+
+    assert incidents.fired(given, _HOURS + 120) != {}
+
+
+@pytest.mark.proof
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="alerts on traffic know only that there is none")
+def test_a_proxy_in_front_lets_a_third_through(incidents: Incidents) -> None:
+    """For three hours users get errors of the edge, and the servers have less to do: a ticket within 20 minutes.
+
+    https://blog.cloudflare.com/18-november-2025-outage/
+    """
+    begins, minutes = 26 * 60, 29 * 60
+    processes = [Process(f"r{number}", 0, 0, minutes) for number in range(4)]
+    life = Life(minutes, processes, lambda at: 9.0 if at < begins else 2.7, lambda _: 4)
+
+    assert incidents.fired(life.series(), minutes) != {}
+
+
 # --- Ordinary life ----------------------------------------------------------------------------------------------------
 
 
@@ -287,3 +352,21 @@ def test_a_batch_of_every_night(incidents: Incidents) -> None:
     nights = dict.fromkeys(range(2 * 1440 + 120, 2 * 1440 + 240, 10), False)
 
     assert incidents.firing(given, {"ServescopeQueueGrowing": nights}) == {}
+
+
+@pytest.mark.proof
+def test_a_load_test_at_night(incidents: Incidents) -> None:
+    """Random prompts and answers of a fixed length, three times the night's requests, which nobody is harmed by.
+
+    https://docs.vllm.ai/en/latest/cli/bench/serve/
+    """
+    night, bench = _HOURS + 120, 40
+    given = _well(4, night + bench + 60)
+    for number in range(4):
+        # Half a chat a second of 200 tokens, and one and a half answers of 1,024.
+        name, served = f"r{number}", ((night, 0.5, 2.0, 200.0), (bench, 2.0, 32.0, 818.0), (60, 0.5, 2.0, 200.0))
+        given |= _replica(name, *served)
+        given[of_replica("request_duration_seconds_sum", name)] = [(night, 2.0), (bench, 32.0), (60, 2.0)]
+        given[of_replica("answers_truncated_total", name)] = [(night, 0.01), (bench, 1.51), (60, 0.01)]
+
+    assert incidents.fired(given, night + bench + 60) == {}

@@ -34,6 +34,7 @@ from servescope.contract.bounds import (
     HANGING_FLOOR,
     PROMPT_TRAFFIC,
     SLOW_TRAFFIC,
+    UNANSWERED_RATE,
 )
 from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
@@ -161,6 +162,7 @@ def test_ratios_carry_a_floor_of_traffic(alert: Alert) -> None:
         f"avg_over_time(deployment:requests:rate5m[8m]) >= {ANSWERS_TRAFFIC.value:g}",
         f"deployment:concurrent_requests:sum >= {HANGING_FLOOR.value:g}",
         f"rate(time_per_output_token_seconds_count[5m])))) >= {SLOW_TRAFFIC.value:g}",
+        f"avg_over_time(deployment:requests:rate5m[1h] offset 30m) >= {UNANSWERED_RATE.value:g}",
         f"deployment:requests:increase1h) >= {BAD_REQUESTS.value:g}",
         f"deployment:requests:increase1d) >= {BAD_REQUESTS.value:g}",
     )

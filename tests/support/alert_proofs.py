@@ -63,6 +63,9 @@ from servescope.contract.bounds import (
     STEADY_TRAFFIC,
     STORE_QUEUE_AGE,
     TARGETS_DOWN,
+    UNANSWERED_DURATION,
+    UNANSWERED_RATE,
+    UNANSWERED_REQUESTS,
     UNSENT_ALERTS,
     WORSE_ERRORS,
     WORSE_SPEED,
@@ -334,6 +337,12 @@ _ENGINES = [metric("concurrent_requests", replica=f"r{number}", role="aggregated
 _BEGAN = metric("replica_start_time_seconds", replica="r0", role="aggregated")
 _ENDED_HERE = metric("requests_total", replica="r0", role="aggregated", outcome="ok")
 _CUT = figure("answer_truncated_share")
+_CUT_HERE, _OK_HERE = (
+    metric("answers_truncated_total", replica="r0"),
+    metric("requests_total", replica="r0", outcome="ok"),
+)
+_LENGTHS = [series(f"output_tokens_per_request_{part}", {**DEPLOYMENT, "replica": "r0"}) for part in ("sum", "count")]
+_NONE_ENDS: Changed = {_REQUESTS: 0.0, _DURATION: STALE}
 _GREEN = figure("request_rate", deployment_id="green")
 _BLUE = figure("request_rate", deployment_id="d0")
 _OTHER_MODEL_THERE = figure("request_rate", deployment_id="green", model_name="n")
@@ -353,9 +362,22 @@ def _idle_until_gone(rate: float) -> str:
     return " ".join([str(rate)] * 5 + [STALE] * 300)
 
 
+def _then(minutes: int, value: str, more: int, other: str) -> str:
+    """One value for so many minutes, and another one after that."""
+    return " ".join([value] * minutes + [other] * more)
+
+
 def _fewer_since(rate: float) -> tuple[str, float]:
     """Five requests a second until a quarter of an hour before minute 130, then fewer; half of their average is 2.3."""
     return " ".join(["5"] * 115 + [str(rate)] * 15), rate
+
+
+def _answers(cut: float, length: float) -> Changed:
+    """A replica's answers: the share that ends at a limit, and their tokens, of two requests a second."""
+    return {_CUT_HERE: 2 * cut, _OK_HERE: 2.0, **dict(zip(_LENGTHS, (2 * length, 2.0), strict=True))}
+
+
+_ENDLESS = _answers(ANSWERS_CUT.value * _HAIR, 200 * SLOW_TIMES.value * _HAIR)
 
 
 def _slow(times: float, requests: float = 1.0) -> Changed:
@@ -768,28 +790,61 @@ PROOFS: Mapping[str, Proof] = {
         },
         labels=_with_status("active"), lead=40,
     ),
-    "ServescopeUpButNotServing": Proof(
-        {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0, _AGE: 15.0}, _HANGS, 1.0,
-        {
-            "idle": {_IN_FLIGHT: 0.0, _OUTPUT: 0.0, _INPUT: 0.0},
-            "reads prompts": {_OUTPUT: 0.0},
-            "writes tokens": {_INPUT: 0.0},
-            "counters that were not read": {**_HANGS, _AGE: SERVING_AGE.value + 1},
-            "scraped every eight minutes": {**_HANGS, _AGE: "0 60 120 180 240 300 360 420"},
-            "counters that were not read, with a router of that name": {
-                **_HANGS, _AGE: 9000.0, series(_AGES, {**ROUTER, "replica": "r0"}): 15.0
+    "ServescopeUpButNotServing": _any_of({
+        "hung": Proof(
+            {_IN_FLIGHT: 3.0, _OUTPUT: 100.0, _INPUT: 400.0, _AGE: 15.0}, _HANGS, 1.0,
+            {
+                "idle": {_IN_FLIGHT: 0.0, _OUTPUT: 0.0, _INPUT: 0.0},
+                "reads prompts": {_OUTPUT: 0.0},
+                "writes tokens": {_INPUT: 0.0},
+                "counters that were not read": {**_HANGS, _AGE: SERVING_AGE.value + 1},
+                "scraped every eight minutes": {**_HANGS, _AGE: "0 60 120 180 240 300 360 420"},
+                "counters that were not read, with a router of that name": {
+                    **_HANGS, _AGE: 9000.0, series(_AGES, {**ROUTER, "replica": "r0"}): 15.0
+                },
             },
-        },
-        also={
-            "counters just read": ({**_HANGS, _AGE: SERVING_AGE.value}, 1.0),
-            "scraped by no collector": ({**_HANGS, _AGE: None}, 1.0),
-            "another of that name was not read": (
-                {**_HANGS, series(_AGES, {**TARGET, "role": "prefill"}): 9000.0}, 1.0
-            ),
-        },
-        # The last increase leaves a window of five minutes when it is as old.
-        labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
-    ),
+            also={
+                "counters just read": ({**_HANGS, _AGE: SERVING_AGE.value}, 1.0),
+                "scraped by no collector": ({**_HANGS, _AGE: None}, 1.0),
+                "another of that name was not read": (
+                    {**_HANGS, series(_AGES, {**TARGET, "role": "prefill"}): 9000.0}, 1.0
+                ),
+            },
+            # The last increase leaves a window of five minutes when it is as old.
+            labels={**DEPLOYMENT, "replica": "r0"}, lag=4, open_lag=3,
+        ),
+        "unanswered": Proof(
+            {_REQUESTS_HERE: UNANSWERED_REQUESTS.value, _REQUESTS: 5.0, _DURATION: 4.0},
+            _NONE_ENDS, UNANSWERED_REQUESTS.value,
+            {
+                "slow ones": {**_NONE_ENDS, _REQUESTS_HERE: UNANSWERED_REQUESTS.value - 1},
+                "now and then few": {**_NONE_ENDS, _REQUESTS_HERE: "9 9 9 9 9 9 9 2"},
+                "one ends": {_REQUESTS: "0 0 0 0 0 0 0 0.01"},
+                "hardly any before": {**_NONE_ENDS, _REQUESTS: (UNANSWERED_RATE.value / _HAIR, 0.0)},
+                "only lately": {
+                    _REQUESTS: (_then(118, "0", 12, "5"), _then(20, "0", 200, "5")),
+                    _REQUESTS_HERE: (0.0, UNANSWERED_REQUESTS.value),
+                },
+                "they took long until an hour ago": {
+                    _DURATION: (_then(70, "1500", 60, "4"), STALE), _REQUESTS: _then(20, "0", 200, "5"),
+                },
+                "they take long": {_REQUESTS: 0.0, _DURATION: (UNANSWERED_DURATION.value, STALE)},
+            },
+            also={
+                "traffic at its floor": (
+                    {**_NONE_ENDS, _REQUESTS: (UNANSWERED_RATE.value * _HAIR, 0.0)}, UNANSWERED_REQUESTS.value
+                ),
+                "they took nearly as long": (
+                    {_REQUESTS: 0.0, _DURATION: (UNANSWERED_DURATION.value - 0.5, STALE)}, UNANSWERED_REQUESTS.value
+                ),
+            },
+            ends={
+                "one ends": {_REQUESTS: 0.001, _DURATION: STALE},
+                "few are left": {**_NONE_ENDS, _REQUESTS_HERE: UNANSWERED_REQUESTS.value - 1},
+            },
+            lead=130, lag=8, open_lag=7, stays=100,
+        ),
+    }),
     "ServescopeQueueGrowing": Proof(
         {_QUEUED: 0.0, _REQUESTS_HERE: 200.0}, {_QUEUED: " ".join(str(length) for length in range(21, 71))},
         lambda since: 21.0 + since,
@@ -1303,11 +1358,17 @@ PROOFS: Mapping[str, Proof] = {
                 "they end by themselves": {_LENGTH: 2000.0},
                 "short ones are cut": {_CUT: 1.0},
                 "fewer requests": {_LENGTH: " ".join(["2000"] * 10 + [STALE] * 200), _CUT: 1.0, _REQUESTS: 2.4},
+                # Of 5 requests 3.75 end by themselves, and of 15 half as many.
+                "others beside them": {
+                    _LENGTH: _then(20, "2000", 200, "100"), _CUT: _then(20, "0.875", 200, "0.25"),
+                    _REQUESTS: _then(20, "15", 200, "5"),
+                },
                 "hardly any requests": {
                     _LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value * 0.99)
                 },
             },
             also={
+                "just fewer beside others": ({_LENGTH: 2000.0, _CUT: 0.875, _REQUESTS: 15 / _HAIR}, 2000.0),
                 "just as many requests": ({_LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: 2.5}, 2000.0),
                 "traffic at its floor": (
                     {_LENGTH: 2000.0, _CUT: 1.0, _REQUESTS: (ANSWERS_TRAFFIC.value, ANSWERS_TRAFFIC.value)}, 2000.0
@@ -1457,6 +1518,27 @@ PROOFS: Mapping[str, Proof] = {
             # Until a sample of before is more than two hours old.
             lead=100, lag=20, late=61, open_late=60,
             labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
+        ),
+        "cut": Proof(
+            {**_answers(0.0, 200.0), _TIMES[1]: 2.0, _CUT: 0.1},
+            _ENDLESS, ANSWERS_CUT.value * _HAIR,
+            {
+                "at the boundary": _answers(ANSWERS_CUT.value, 2000.0),
+                "not longer": _answers(1.0, 200 * SLOW_TIMES.value),
+                "cut all along": {**_answers(0.69, 2000.0), _CUT_HERE: (2 * 0.2, 2 * 0.69)},
+                "all are": {**_answers(1.0, 2000.0), _CUT: 1 / SLOW_TIMES.value},
+                "hardly any requests": {**_answers(1.0, 2000.0), _TIMES[1]: SLOW_TRAFFIC.value * 0.99},
+            },
+            also={
+                "nearly all are": (
+                    {**_ENDLESS, _CUT: ANSWERS_CUT.value / SLOW_TIMES.value}, ANSWERS_CUT.value * _HAIR
+                ),
+                "few requests suffice": (
+                    {**_ENDLESS, _TIMES[1]: SLOW_TRAFFIC.value}, ANSWERS_CUT.value * _HAIR
+                ),
+            },
+            ends={"all are": {_CUT: ANSWERS_CUT.value * _HAIR / SLOW_TIMES.value}},
+            labels={**DEPLOYMENT, "replica": "r0"}, lead=130, lag=4, open_lag=3, stays=100,
         ),
     }),
     "ServescopeDeploymentGone": Proof(

@@ -24,6 +24,11 @@ def _lately(shown: records.FigureRef) -> records.OverTime:
     return records.OverTime("avg", shown, "8m")
 
 
+def _by_themselves(rate: records.Term, cut: records.Term) -> records.Product:
+    """Of so many requests a second, those whose answers do not end at a limit."""
+    return records.Product(rate, records.Shifted(records.Scaled(cut, -1.0), 1.0))
+
+
 _CUT: Final = records.FigureRef("answer_truncated_share")
 _GROWN: Final = bound(bounds.ANSWERS_GROWN)
 _CUT_MORE: Final = bound(bounds.ANSWERS_CUT)
@@ -44,6 +49,12 @@ _LONG: Final = records.All((
     records.Compare(_LENGTH, ">", records.Scaled(records.an_hour_ago(_LENGTH), _GROWN)),
     # Long texts end by themselves, and those who want few tokens get short ones.
     records.Compare(_CUT, ">", records.Shifted(records.an_hour_ago(_CUT), _CUT_MORE)),
+    # Beside others that are cut on purpose, as by a load test, as many end by themselves as before.
+    records.Compare(
+        _by_themselves(_RATE, _CUT),
+        "<",
+        records.Scaled(_by_themselves(records.an_hour_ago(_RATE), records.an_hour_ago(_CUT)), _SAME),
+    ),
     # Where requests become fewer, those that are left may be long; the rate must not lag behind their length.
     records.Compare(_RATE, ">=", records.Scaled(_USUAL, _SAME)),
     records.Compare(_RATE, ">=", _FLOOR),
@@ -62,7 +73,8 @@ ANSWERS_ALERTS: Final = (
             f"`short`: the mean number of output tokens of a request is below {_KEPT:%} of what it was in the hour "
             f"that ended 30 minutes ago, and so are the tokens of the last minutes by their requests; the output "
             f"tokens per second are below {_SAME:%}. `long`: it is more than {_GROWN:g} times that, and the share of "
-            f"answers that end at a limit of their length is more than {_CUT_MORE:%} of all answers above what it was. "
+            f"answers that end at a limit of their length is more than {_CUT_MORE:%} of all answers above what it was, "
+            f"and fewer than {_SAME:%} as many as then end by themselves. "
             f"There are at least {_SAME:%} as many requests as on average over three "
             "hours: the same traffic gets other answers. They "
             "count as ok. The alert stays active while answers are as short or as long, for some hours.",

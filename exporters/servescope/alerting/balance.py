@@ -69,6 +69,29 @@ _RESTARTED: Final = records.All((
     records.Compare(records.Subquery("min", _BEGAN, "1h"), ">=", records.Subquery("max", _BEGAN, "1h", before="1h")),
 ))  # fmt: skip
 
+_LENGTH_HERE: Final = records.by_replica("output_tokens_per_request")
+_CUT: Final = records.FigureRef("answer_truncated_share")
+_CUT_HERE: Final = records.by_replica("answer_truncated_share")
+_CUT_MORE: Final = bound(bounds.ANSWERS_CUT)
+_IS_CUT: Final = records.All((
+    records.Compare(_CUT_HERE, ">", _CUT_MORE),
+    records.Compare(_CUT_HERE, ">", records.Scaled(_CUT, _TIMES)),
+    records.Compare(_OBSERVED_HERE, ">=", bound(bounds.SLOW_TRAFFIC)),
+))  # fmt: skip
+
+
+def _its_hour_ago(term: records.AdHocExpression) -> records.Subquery:
+    """Its maximum over the hour that ended 30 minutes ago."""
+    return records.Subquery("max", term, "1h", before="30m")
+
+
+_ENDLESS: Final = records.All((
+    *_IS_CUT.conditions,
+    # A client that is always served here may always be cut, and one that wants a single token always gets it.
+    records.Compare(_CUT_HERE, ">", records.Shifted(_its_hour_ago(_CUT_HERE), _CUT_MORE)),
+    records.Compare(_LENGTH_HERE, ">", records.Scaled(_its_hour_ago(_LENGTH_HERE), _TIMES)),
+))  # fmt: skip
+
 
 BALANCE_ALERTS: Final = (
     records.Alert(
@@ -116,6 +139,7 @@ BALANCE_ALERTS: Final = (
             records.Because("idle", _IDLE, "Replica idle"),
             records.Because("holding", _HOLDS, "Replica holding"),
             records.Because("restarting", _RESTARTED, "Replica restarting"),
+            records.Because("cut", _ENDLESS, "Replica cut"),
         )),
         "A replica does not serve as the others do.",
         f"Replica {{{{ $labels.replica }}}} of {records.WHO} " + records.by_cause({
@@ -125,6 +149,7 @@ BALANCE_ALERTS: Final = (
             "holding": f"has {records.NUMBER} requests in flight, more than {_TIMES:g} times as many as the others, "
             "and most of them do not end.",
             "restarting": f"began anew {records.NUMBER} times within two hours.",
+            "cut": f"ends {records.PERCENT} of its answers only at a limit of their length, and the others do not.",
         }),
         records.Runbook(
             f"`slow`: the mean time per output token of one replica is more than {_TIMES:g} times that of its "
@@ -135,22 +160,27 @@ BALANCE_ALERTS: Final = (
             f"`holding`: an engine has {_FLOOR:g} requests in flight or more, more than {_TIMES:g} times the average "
             f"of its role, and more than {_HOLDING:g} times as many as the rate at which its requests end and the "
             "duration of all requests account for: some of them do not end, as those whose clients have left. "
-            f"`restarting`: its process began {_RESTARTS:g} times anew within two hours.",
+            f"`restarting`: its process began {_RESTARTS:g} times anew within two hours. "
+            f"`cut`: the share of its answers that end at a limit of their length is more than {_TIMES:g} times that "
+            f"of the deployment, and more than {_CUT_MORE:%} of all above what it was in the hour that ended 30 "
+            f"minutes ago, and they are more than {_TIMES:g} times as long as then.",
             "`slow`: the users whose requests it gets read along slowly. `idle`: the others do its work, and are full "
             "at a load that all of them together would serve. `holding`: what it holds takes batch and KV cache from "
             "requests that somebody waits for. `restarting`: whoever it serves is cut off, again and again, and its "
-            "cache is cold. No objective is violated for hours.",
+            "cache is cold. `cut`: its answers are most likely no text. No objective is violated for hours.",
             "`slow`: compare its requests in flight with those of the others: if it has many more, the router prefers "
             "it. If not, on its machine: `nvidia-smi -q -d PERFORMANCE` shows throttling, `dmesg | grep -i xid` "
             "errors, `nvidia-smi` whether another program is on the GPU. `idle`: compare the router's list of workers "
             "and their health checks with the engines that run: was it restarted, or did it get another address? "
             "`holding`: compare its requests in flight with the connections to it, and search its log for requests "
             "that were aborted and go on. `restarting`: read the last lines that it logged before it ended, and the "
-            "reason that the orchestrator has for it: out of memory, a liveness probe, a device error.",
+            "reason that the orchestrator has for it: out of memory, a liveness probe, a device error. `cut`: send it "
+            "a request yourself, and read the answer: one token again and again, as of logits that are no numbers?",
             "`slow`: take the replica out of routing, and have its machine drained and examined. Start one elsewhere "
             "in its place. `idle`: register it with the router again, or restart a router that does not find it. "
             "`holding`: take it out of routing, and restart it once the others have its requests. `restarting`: drain "
-            "its machine if the others run the same version, else roll back.",
+            "its machine if the others run the same version, else roll back. `cut`: take it out of routing, and "
+            "restart it.",
             "Replicas on GPUs of different kinds; a replica that gets all requests with a long context, or a batch of "
             "them; a replica that is kept in reserve or was taken out of routing, or restarted several times, by hand.",
             records.FirstCheck(
@@ -168,5 +198,6 @@ BALANCE_ALERTS: Final = (
             "The replica's requests in flight and time per output token are about those of the others.",
         ),
         "requests", "concurrent_requests", for_="20m", keep_firing_for="10m", panel="Replicas side by side",
+        lasts=records.Because("cut", _IS_CUT),
     ),
 )  # fmt: skip

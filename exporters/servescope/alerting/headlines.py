@@ -92,6 +92,7 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
                 "idle": "a replica gets no requests",
                 "holding": "a replica holds requests",
                 "restarting": "a replica restarts",
+                "cut": "a replica's answers do not end",
             }
         ),
         "ReplicasBelowDesired": f"too few replicas[: {_NUMBER}]",
@@ -117,7 +118,9 @@ _HEADLINES: Mapping[str, str] = MappingProxyType(
         "TrafficSplitNotAsConfigured": f"traffic split is off[: {_SHARE}]",
         "TrafficStopped": "no requests any more",
         "TranslatorDown": "translator is down",
-        "UpButNotServing": f"[{_NUMBER} ]requests hang, no token",
+        "UpButNotServing": by_cause(
+            {"hung": f"[{_NUMBER} ]requests hang, no token", "unanswered": "no request is answered"}
+        ),
         "Watchdog": "alerts are sent",
     }
 )

@@ -15,6 +15,7 @@ from servescope.alerting.records import (
     Alert,
     All,
     Any,
+    Because,
     Compare,
     Except,
     Extreme,
@@ -23,15 +24,50 @@ from servescope.alerting.records import (
     OverTime,
     Runbook,
     Scaled,
+    an_hour_ago,
+    by_cause,
     by_replica,
 )
-from servescope.contract.bounds import QUEUE_FLOOR, QUEUE_SHARE, QUEUE_SHORT, QUEUE_USUAL, SERVING_AGE
+from servescope.contract.bounds import (
+    QUEUE_FLOOR,
+    QUEUE_SHARE,
+    QUEUE_SHORT,
+    QUEUE_USUAL,
+    SERVING_AGE,
+    UNANSWERED_DURATION,
+    UNANSWERED_RATE,
+    UNANSWERED_REQUESTS,
+)
 from servescope.contract.expressions import level, rate
 from servescope.contract.identity import DEPLOYMENT_LABELS
 
+_FRESH: Final = bound(SERVING_AGE)
+_HUNG: Final = Except(
+    All(
+        (
+            Compare(AdHocExpression(level("concurrent_requests"), ("replica",)), ">", 0.0),
+            Compare(AdHocExpression(rate("output_tokens_total"), ("replica",)), "==", 0.0),
+            Compare(AdHocExpression(rate("input_tokens_total"), ("replica",)), "==", 0.0),
+        )
+    ),
+    # Counters that are not read do not move either.
+    Compare(Extreme("min", scrape_age(ENGINES), (*DEPLOYMENT_LABELS, "replica")), ">", _FRESH),
+)
+_IN_FLIGHT: Final = FigureRef("concurrent_requests")
+_ENDED: Final = FigureRef("request_rate")
+_SEVERAL: Final = bound(UNANSWERED_REQUESTS)
+_NONE_ENDS: Final = All((
+    Compare(OverTime("min", _IN_FLIGHT, "8m"), ">=", _SEVERAL), Compare(OverTime("max", _ENDED, "8m"), "==", 0.0),
+))  # fmt: skip
+_UNANSWERED: Final = All((
+    *_NONE_ENDS.conditions,
+    Compare(an_hour_ago(_ENDED), ">=", bound(UNANSWERED_RATE)),
+    # A batch of long ones ends as it began: together.
+    Compare(an_hour_ago(FigureRef("request_duration_mean")), "<", bound(UNANSWERED_DURATION)),
+))  # fmt: skip
+
 _QUEUED: Final = FigureRef("queued_requests")
 _FLOOR: Final = bound(QUEUE_FLOOR)
-_FRESH: Final = bound(SERVING_AGE)
 _SHARE: Final = bound(QUEUE_SHARE)
 _SHORT: Final = bound(QUEUE_SHORT)
 _USUAL: Final = bound(QUEUE_USUAL)
@@ -48,26 +84,30 @@ _EVERY_DAY: Final = All((_as_before("23h"), _as_before("47h")))
 SERVING_ALERTS: Final = (
     Alert(
         "ServescopeUpButNotServing", "critical", "engine", "serving",
-        Except(
-            All((
-                Compare(AdHocExpression(level("concurrent_requests"), ("replica",)), ">", 0.0),
-                Compare(AdHocExpression(rate("output_tokens_total"), ("replica",)), "==", 0.0),
-                Compare(AdHocExpression(rate("input_tokens_total"), ("replica",)), "==", 0.0),
-            )),
-            # Counters that are not read do not move either.
-            Compare(Extreme("min", scrape_age(ENGINES), (*DEPLOYMENT_LABELS, "replica")), ">", _FRESH),
-        ),
-        "A replica accepts requests but processes no tokens.",
-        f"Replica {{{{ $labels.replica }}}} of {WHO} has {NUMBER} requests in flight and processes no tokens.",
+        Any((Because("hung", _HUNG), Because("unanswered", _UNANSWERED, "No request ends"))),
+        "Requests are accepted, and no tokens processed or none answered.",
+        by_cause({
+            "hung": f"Replica {{{{ $labels.replica }}}} of {WHO} has {NUMBER} requests in flight and processes no "
+            "tokens.",
+            "unanswered": f"{WHO} has had {NUMBER} requests or more in flight for 8 minutes, and none has ended.",
+        }),
         Runbook(
-            "The replica answers scrapes and health checks and has requests in flight, but reads no prompt tokens and "
-            f"writes no output tokens. It is judged only by scrapes of the last {_FRESH:g} seconds: a target that is "
-            "scraped more seldom, as by a limit of scrapes per minute, cannot fire it.",
-            "Some requests hang until they time out: those of this replica, and the router keeps sending it more.",
+            "`hung`: the replica answers scrapes and health checks and has requests in flight, but reads no prompt "
+            f"tokens and writes no output tokens. It is judged only by scrapes of the last {_FRESH:g} seconds: a "
+            "target that is scraped more seldom, as by a limit of scrapes per minute, cannot fire it. `unanswered`: "
+            f"for 8 minutes and a window of rates {_SEVERAL:g} requests or more have been in flight in the deployment "
+            f"and none has ended, of {bound(UNANSWERED_RATE):g} per second or more, of less than "
+            f"{bound(UNANSWERED_DURATION):g} seconds each, in the hour that ended 30 minutes ago. The alert stays "
+            "active while none ends.",
+            "Requests hang until they time out. `hung`: those of this replica, and the router keeps sending it more. "
+            "`unanswered`: all.",
             "On the replica's machine: `nvidia-smi` for a lost GPU, `dmesg | grep -i xid` for its errors, its log for "
-            "a collective operation that waits for another GPU.",
-            "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it.",
-            "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes.",
+            "a collective operation that waits for another GPU. `unanswered`: is one request computed that does not "
+            "end, while the others wait? Its log names its id and its limit of tokens.",
+            "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it. Abort "
+            "a request that does not end, and set a limit of tokens for all.",
+            "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes. "
+            "`unanswered`: a batch of requests that are far longer than those of an hour ago.",
             FirstCheck(
                 FigureRef("output_tokens_per_second"),
                 "fallen, while as many requests are in flight as before; 0 if no other replica serves.",
@@ -81,9 +121,10 @@ SERVING_ALERTS: Final = (
             "Do not restart the other replicas: they serve. Do not restart this one before its stacks are saved, or "
             "nobody will find out why.",
             "Whoever owns the GPUs and the network, now, if several replicas hang at once or the same one hangs again.",
-            "The replica's output tokens per second are above 0.",
+            "The replica's output tokens per second are above 0, and requests end.",
         ),
         "requests", "concurrent_requests", for_="5m", keep_firing_for="5m", panel="Up but not serving",
+        lasts=Because("unanswered", _NONE_ENDS),
     ),
     Alert(
         "ServescopeQueueGrowing", "warning", "engine", "serving",

@@ -164,6 +164,19 @@ ANSWERS_CUT = Bound(
     "a share of answers that end at a limit higher by this than an hour ago does not end by itself",
     most=1.0,
 )
+UNANSWERED_REQUESTS = Bound(
+    "unanswered_requests",
+    3.0,
+    "requests",
+    "as many requests that are in flight all the time while none ends are not a slow one",
+    least=1.0,
+)
+UNANSWERED_RATE = Bound(
+    "unanswered_rate", 0.05, "requests/s", "as many requests as this, an hour ago, do not all end later by chance"
+)
+UNANSWERED_DURATION = Bound(
+    "unanswered_duration", 150.0, "seconds", "requests that took longer than this an hour ago may end together"
+)
 SERVING_AGE = Bound(
     "serving_age", 150.0, "seconds", "counters of an older scrape stay the same for most of a rate's window"
 )
@@ -302,6 +315,9 @@ BOUNDS: Mapping[str, Bound] = MappingProxyType(
             RESTARTS,
             ANSWERS_GROWN,
             ANSWERS_CUT,
+            UNANSWERED_REQUESTS,
+            UNANSWERED_RATE,
+            UNANSWERED_DURATION,
             SERVING_AGE,
             MOST_GONE,
             SEVERAL_DOWN,

@@ -143,10 +143,8 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # One replica of each differs from the others.
     "replicas": Emulated((
-        # Room for the traffic of both replicas in one.
-        Deployed("preferred", share=3.0, tables={
-            "engine": {"cache_blocks": 20_000, "max_queue": 256}, "runtime": {"max_batch_size": 256},
-        }),
+        # Too much for one of its replicas, and no burst of it for all; what waits there is not rejected.
+        Deployed("preferred", share=6.0, tables={"engine": {"max_queue": 100_000}, "autoscaling": _ROOMY}),
         Deployed("leaking", share=2.0, tables={"autoscaling": _ROOMY}),
         Deployed("restarting"),
     )),
@@ -172,9 +170,12 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         _phased("phased"),
         _phased("stuck-kv"),
     )),
-    # Alone, as each gets many times its traffic: more than its cache has room for. Answers that are short beside their
-    # prompts hardly grow, so that requests wait for room and few are preempted.
-    "crowd": Emulated((Deployed("crowded", tables={"engine": {"cache_blocks": 500}}),)),
+    # Alone, as each gets many times its traffic: more than its cache has room for. Answers that are long beside their
+    # prompts grow, so that requests are preempted; those that are short hardly do, so that requests wait for room.
+    "crowd": Emulated(
+        (Deployed("crowded", share=0.4, tables={"engine": {"cache_blocks": 500}}),),
+        traffic={"message_tokens": 300.0, "output_tokens": 500.0, "output_range": [200, 1000]},
+    ),
     "prompts": Emulated((
         Deployed("filled", tables={
             "engine": {"cache_blocks": 1200, "max_queue": 100_000},

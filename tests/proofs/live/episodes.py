@@ -159,9 +159,9 @@ _USERS: Final = (
     _of_faults("brief", "answers-short:0.1", "ServescopeAnswerLengthChanged"),
     _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
     _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaDiffers", fires_within="75m"),
-    _of_faults("preferred", "router-hot-spot", "ServescopeReplicaDiffers"),
+    _of_faults("preferred", "router-hot-spot", "ServescopeRouterHotSpot", "ServescopeReplicaDiffers"),
     Episode(
-        "leaking", "leaking", "`requests-lost:0.5` in one replica, which is restarted then",
+        "leaking", "leaking", "half of the requests of one replica stay in flight until it is restarted",
         lambda stack: harm.lose_requests(stack, "leaking", "engine-0"), ("ServescopeReplicaDiffers",),
     ),
     _of_faults(
@@ -224,8 +224,8 @@ _MEMORY: Final = (
     _of_faults("phased", "target-unreachable@phased/decode-0", "ServescopePhaseDown"),
     _of_faults("stuck-kv", "kv-transfer-stuck", "ServescopeKvTransfersStuck"),
     Episode(
-        "crowded", "crowded", "`traffic-surge:5` where the cache has room for few requests",
-        lambda stack: harm.surge(stack, "traffic-surge:5", "crowded"), ("ServescopeKvCacheFull",),
+        "crowded", "crowded", "`traffic-surge:8` of long answers, where the cache has room for few requests",
+        lambda stack: harm.surge(stack, "traffic-surge:8", "crowded"), ("ServescopeKvCacheFull",),
     ),
     Episode(
         "filled", "filled", "`traffic-surge:14` of long prompts with short answers",
@@ -375,8 +375,6 @@ NOT_SHOWN: Final[Mapping[str, str]] = {
     "responses, lists, files, disks and clocks are reported otherwise",
     "ServescopeTrafficGone": "it compares with the day before, and a run is shorter than a day; "
     "ServescopeTrafficStopped is the same without it",
-    "ServescopeRouterHotSpot": "its traffic must be too much for one replica and no burst of it for several, which the "
-    "bursts of few users here are",
     "ServescopeClockOff": "all programs of a run have the clock of one machine",
     "ServescopeRequestsNotExposed": "the emulator's fault renames a latency, and no requests",
     **dict.fromkeys(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any
 
@@ -377,6 +378,14 @@ def _answers(cut: float, length: float) -> Changed:
     return {_CUT_HERE: 2 * cut, _OK_HERE: 2.0, **dict(zip(_LENGTHS, (2 * length, 2.0), strict=True))}
 
 
+def _counter(*stretches: tuple[int, float]) -> str:
+    """A counter that increases by so much a minute, for so many minutes."""
+    steps = [increase for minutes, increase in stretches for _ in range(minutes)]
+    return " ".join(f"{total:g}" for total in accumulate(steps))
+
+
+_LATER_ALL = {_CUT: _then(25, "0.1", 200, "1")}
+"""While what was before is known the replica is alone, and then all are like it."""
 _ENDLESS = _answers(ANSWERS_CUT.value * _HAIR, 200 * SLOW_TIMES.value * _HAIR)
 
 
@@ -1520,10 +1529,17 @@ PROOFS: Mapping[str, Proof] = {
             labels={**DEPLOYMENT, "replica": "r0", "role": "aggregated"},
         ),
         "cut": Proof(
-            {**_answers(0.0, 200.0), _TIMES[1]: 2.0, _CUT: 0.1},
+            {**_answers(0.0, 200.0), _TIMES[1]: 2.0, _CUT: 0.28},
             _ENDLESS, ANSWERS_CUT.value * _HAIR,
             {
                 "at the boundary": _answers(ANSWERS_CUT.value, 2000.0),
+                "cut for some minutes before": {
+                    **_ENDLESS, _CUT_HERE: (_counter((70, 0), (10, 120 * 0.1), (50, 0)), 2 * 0.55), **_LATER_ALL,
+                },
+                "long for some minutes before": {
+                    **_ENDLESS, **_LATER_ALL,
+                    _LENGTHS[0]: (_counter((70, 120 * 200), (10, 120 * 400), (50, 120 * 200)), 2 * 400.0),
+                },
                 "not longer": _answers(1.0, 200 * SLOW_TIMES.value),
                 "cut all along": {**_answers(0.69, 2000.0), _CUT_HERE: (2 * 0.2, 2 * 0.69)},
                 "all are": {**_answers(1.0, 2000.0), _CUT: 1 / SLOW_TIMES.value},
@@ -1537,7 +1553,7 @@ PROOFS: Mapping[str, Proof] = {
                     {**_ENDLESS, _TIMES[1]: SLOW_TRAFFIC.value}, ANSWERS_CUT.value * _HAIR
                 ),
             },
-            ends={"all are": {_CUT: ANSWERS_CUT.value * _HAIR / SLOW_TIMES.value}},
+            ends={"all are": {**_ENDLESS, _CUT: ANSWERS_CUT.value * _HAIR**2 / SLOW_TIMES.value}},
             labels={**DEPLOYMENT, "replica": "r0"}, lead=130, lag=4, open_lag=3, stays=100,
         ),
     }),

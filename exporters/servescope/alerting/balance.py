@@ -73,11 +73,7 @@ _LENGTH_HERE: Final = records.by_replica("output_tokens_per_request")
 _CUT: Final = records.FigureRef("answer_truncated_share")
 _CUT_HERE: Final = records.by_replica("answer_truncated_share")
 _CUT_MORE: Final = bound(bounds.ANSWERS_CUT)
-_IS_CUT: Final = records.All((
-    records.Compare(_CUT_HERE, ">", _CUT_MORE),
-    records.Compare(_CUT_HERE, ">", records.Scaled(_CUT, _TIMES)),
-    records.Compare(_OBSERVED_HERE, ">=", bound(bounds.SLOW_TRAFFIC)),
-))  # fmt: skip
+_IS_CUT: Final = records.Compare(_CUT_HERE, ">", records.Scaled(_CUT, _TIMES))
 
 
 def _its_hour_ago(term: records.AdHocExpression) -> records.Subquery:
@@ -86,7 +82,8 @@ def _its_hour_ago(term: records.AdHocExpression) -> records.Subquery:
 
 
 _ENDLESS: Final = records.All((
-    *_IS_CUT.conditions,
+    _IS_CUT,
+    records.Compare(_OBSERVED_HERE, ">=", bound(bounds.SLOW_TRAFFIC)),
     # A client that is always served here may always be cut, and one that wants a single token always gets it.
     records.Compare(_CUT_HERE, ">", records.Shifted(_its_hour_ago(_CUT_HERE), _CUT_MORE)),
     records.Compare(_LENGTH_HERE, ">", records.Scaled(_its_hour_ago(_LENGTH_HERE), _TIMES)),

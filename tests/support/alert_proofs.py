@@ -373,7 +373,7 @@ def _fewer_since(rate: float) -> tuple[str, float]:
     return " ".join(["5"] * 115 + [str(rate)] * 15), rate
 
 
-def _answers(cut: float, length: float) -> Changed:
+def _answers(cut: float, length: float) -> dict[str, float]:
     """A replica's answers: the share that ends at a limit, and their tokens, of two requests a second."""
     return {_CUT_HERE: 2 * cut, _OK_HERE: 2.0, **dict(zip(_LENGTHS, (2 * length, 2.0), strict=True))}
 

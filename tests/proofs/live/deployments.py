@@ -143,8 +143,10 @@ EMULATED: Final[Mapping[str, Emulated]] = {
     )),
     # One replica of each differs from the others.
     "replicas": Emulated((
-        # Too much for one of its replicas, and no burst of it for all; what waits there is not rejected.
-        Deployed("preferred", share=6.0, tables={"engine": {"max_queue": 100_000}, "autoscaling": _ROOMY}),
+        # Room for the traffic of both replicas in one.
+        Deployed("preferred", share=3.0, tables={
+            "engine": {"cache_blocks": 20_000, "max_queue": 256}, "runtime": {"max_batch_size": 256},
+        }),
         Deployed("leaking", share=2.0, tables={"autoscaling": _ROOMY}),
         Deployed("restarting"),
     )),
@@ -187,6 +189,10 @@ EMULATED: Final[Mapping[str, Emulated]] = {
         Deployed("gone"),
         Deployed("unlisted"),
         Deployed("dark"),
+    )),
+    # Too much for one of its replicas, and no burst of it for all; what waits there is not rejected.
+    "overrun": Emulated((
+        Deployed("overrun", share=6.0, tables={"engine": {"max_queue": 100_000}, "autoscaling": _ROOMY}),
     )),
     # Alone, as it has much to catch up with in the end.
     "queue": Emulated((Deployed("queue", tables={"router": {"max_queued": 100_000}}),)),

@@ -159,7 +159,11 @@ _USERS: Final = (
     _of_faults("brief", "answers-short:0.1", "ServescopeAnswerLengthChanged"),
     _of_faults("invalid", "client-errors:0.3", "ServescopeClientErrorsHigh"),
     _of_faults("slow-gpu", "bad-replica:4", "ServescopeReplicaDiffers", fires_within="75m"),
-    _of_faults("preferred", "router-hot-spot", "ServescopeRouterHotSpot", "ServescopeReplicaDiffers"),
+    _of_faults("preferred", "router-hot-spot", "ServescopeReplicaDiffers"),
+    _of_faults(
+        "overrun", "router-hot-spot", "ServescopeRouterHotSpot",
+        muted={"ServescopeReplicaDiffers": "ServescopeRouterHotSpot"},
+    ),
     Episode(
         "leaking", "leaking", "half of the requests of one replica stay in flight until it is restarted",
         lambda stack: harm.lose_requests(stack, "leaking", "engine-0"), ("ServescopeReplicaDiffers",),

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from servescope.alerting.alerts import ALERTS
 from servescope.contract.samples import make_labels
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.plan.files import parse_plan
@@ -162,9 +161,10 @@ def target_status(target: TargetIncrements, now_ms: int) -> TargetStatus:
 
 def _alerts(now_ms: int) -> Iterator[KeptAlert]:
     labels = make_labels({"deployment_id": "chat-v2", "model_name": "llama", "inference_stack": "v2"})
-    chosen = [alert for alert in ALERTS.values() if alert.component in ("engine", "router")]
-    yield KeptAlert(chosen[0].name, labels, now_ms - 900_000, now_ms - 300_000, None, None, value=0.31)
-    yield KeptAlert(chosen[-1].name, labels, now_ms - 120_000, None, None, None, value=40.0)
+    yield KeptAlert(
+        "ServescopeSpeculationBelowBreakEven", labels, now_ms - 900_000, now_ms - 300_000, None, None, value=0.31
+    )
+    yield KeptAlert("ServescopeQueueGrowing", labels, now_ms - 120_000, None, None, None, value=40.0)
 
 
 def main() -> None:

@@ -101,6 +101,10 @@ def _with_past(panel: panels.Panel, figure: str, options: Options) -> panels.Pan
     return replace(panel, queries=(replace(query, expression=past, instant=False),))
 
 
+# In pixels, of the columns whose heading or numbers are far shorter or longer than those of the others.
+_WIDTHS: Final = {"Active": 62, "Down": 60, "Requests": 94, "Speculation rate": 94}
+
+
 def _deployments(options: Options) -> panels.Panel:
     keys = {label: options.label(label) for label in DEPLOYMENT_LABELS}
     link = (
@@ -118,7 +122,9 @@ def _deployments(options: Options) -> panels.Panel:
     promised = "; ".join(each.promise for each in options.objectives.values())
     queries = []
     for number, (title, unit, expression, thresholds) in enumerate(_columns(options)):
-        columns[f"Value #{chr(ord('A') + number)}"] = panels.Column(title, unit, thresholds)
+        columns[f"Value #{chr(ord('A') + number)}"] = panels.Column(
+            title, unit, thresholds, width=_WIDTHS.get(title, 0)
+        )
         queries.append(Query(expression, legend(options, "deployment_id"), True, "table"))
     return panels.Panel(
         title="Deployments",

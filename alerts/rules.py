@@ -190,8 +190,8 @@ def alert_rule(alert: Alert, options: Options = DEFAULTS) -> dict[str, Any]:
     annotations = {**annotations_of(alert, options), **also_firing(alert, options), **parts_down(alert, options)}
     if is_kept_unknown(alert):
         annotations["headline"] = _template(with_known_value(alert.headline), alert, options)
-        known = annotations["description"]
-        annotations["description"] = f"{{{{ if lt $value -1e9 }}}}{_UNKNOWN}{{{{ else }}}}{known}{{{{ end }}}}"
+        known, unknown = annotations["description"], _template(_UNKNOWN, alert, options)
+        annotations["description"] = f"{{{{ if lt $value -1e9 }}}}{unknown}{{{{ else }}}}{known}{{{{ end }}}}"
     return {**rule, "labels": labels, "annotations": annotations}
 
 

@@ -169,7 +169,7 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
     """The headline, a line for each alert, the runbook, the dashboard, and a silence of what they have in common."""
     options = chatting(tmp_path, chat)
     dashboard = "https://grafana.example/d/" + render(
-        dashboard_path(ALERTS["ServescopeUpButNotServing"]), {**DEPLOYMENT, "replica": "r0"}, 2.0
+        dashboard_path(ALERTS["ServescopeUpButNotServing"]), {**DEPLOYMENT, "replica": "r0", "cause": "hung"}, 2.0
     )
 
     with alerting(alertmanager, tmp_path, options) as url:
@@ -191,8 +191,8 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
         "Runbook: https://books.example/ServescopeUpButNotServing.md",
         f"Dashboard: {dashboard}",
         "Silence: https://alerts.example/#/silences/new?filter=%7B"
-        "alertname%3D%22ServescopeUpButNotServing%22%2C%20component%3D%22engine%22%2C%20deployment_id%3D%22chat-v2%22"
-        "%2C%20environment%3D%22live%22%2C%20family%3D%22serving%22%2C%20inference_stack%3D%22v2%22%2C%20"
+        "alertname%3D%22ServescopeUpButNotServing%22%2C%20cause%3D%22hung%22%2C%20component%3D%22engine%22%2C%20"
+        "deployment_id%3D%22chat-v2%22%2C%20environment%3D%22live%22%2C%20family%3D%22serving%22%2C%20inference_stack%3D%22v2%22%2C%20"
         "model_name%3D%22llama%2070b%22%2C%20severity%3D%22critical%22%2C%20team%3D%22serving%22%7D",
     ]
 

@@ -826,8 +826,14 @@ PROOFS: Mapping[str, Proof] = {
             {_REQUESTS_HERE: UNANSWERED_REQUESTS.value, _REQUESTS: 5.0, _DURATION: 4.0},
             _NONE_ENDS, UNANSWERED_REQUESTS.value,
             {
-                "slow ones": {**_NONE_ENDS, _REQUESTS_HERE: UNANSWERED_REQUESTS.value - 1},
-                "now and then few": {**_NONE_ENDS, _REQUESTS_HERE: "9 9 9 9 9 9 9 2"},
+                "left from before": {
+                    **_NONE_ENDS, _REQUESTS_HERE: (UNANSWERED_REQUESTS.value * _HAIR, UNANSWERED_REQUESTS.value),
+                },
+                "fewer than an hour ago, and more than since": {
+                    _REQUESTS: _then(20, "0", 200, "5"), _REQUESTS_HERE: (_then(70, "9", 60, "1"), 3.0),
+                },
+                "slow ones": {**_NONE_ENDS, _REQUESTS_HERE: (1.0, UNANSWERED_REQUESTS.value - 1)},
+                "now and then few": {**_NONE_ENDS, _REQUESTS_HERE: (1.0, "9 9 9 9 9 9 9 2")},
                 "one ends": {_REQUESTS: "0 0 0 0 0 0 0 0.01"},
                 "hardly any before": {**_NONE_ENDS, _REQUESTS: (UNANSWERED_RATE.value / _HAIR, 0.0)},
                 "only lately": {

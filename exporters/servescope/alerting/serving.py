@@ -43,24 +43,23 @@ from servescope.contract.identity import DEPLOYMENT_LABELS
 
 _FRESH: Final = bound(SERVING_AGE)
 _HUNG: Final = Except(
-    All(
-        (
-            Compare(AdHocExpression(level("concurrent_requests"), ("replica",)), ">", 0.0),
-            Compare(AdHocExpression(rate("output_tokens_total"), ("replica",)), "==", 0.0),
-            Compare(AdHocExpression(rate("input_tokens_total"), ("replica",)), "==", 0.0),
-        )
-    ),
+    All((
+        Compare(AdHocExpression(level("concurrent_requests"), ("replica",)), ">", 0.0),
+        Compare(AdHocExpression(rate("output_tokens_total"), ("replica",)), "==", 0.0),
+        Compare(AdHocExpression(rate("input_tokens_total"), ("replica",)), "==", 0.0),
+    )),
     # Counters that are not read do not move either.
     Compare(Extreme("min", scrape_age(ENGINES), (*DEPLOYMENT_LABELS, "replica")), ">", _FRESH),
-)
+)  # fmt: skip
 _IN_FLIGHT: Final = FigureRef("concurrent_requests")
 _ENDED: Final = FigureRef("request_rate")
 _SEVERAL: Final = bound(UNANSWERED_REQUESTS)
-_NONE_ENDS: Final = All((
-    Compare(OverTime("min", _IN_FLIGHT, "8m"), ">=", _SEVERAL), Compare(OverTime("max", _ENDED, "8m"), "==", 0.0),
-))  # fmt: skip
+_LEAST: Final = OverTime("min", _IN_FLIGHT, "8m")
+_NONE_ENDS: Final = All((Compare(_LEAST, ">=", _SEVERAL), Compare(OverTime("max", _ENDED, "8m"), "==", 0.0)))
 _UNANSWERED: Final = All((
     *_NONE_ENDS.conditions,
+    # What a front end counts as in flight for ever is less than that with the traffic that has stopped.
+    Compare(_LEAST, ">=", an_hour_ago(_IN_FLIGHT)),
     Compare(an_hour_ago(_ENDED), ">=", bound(UNANSWERED_RATE)),
     # A batch of long ones ends as it began: together.
     Compare(an_hour_ago(FigureRef("request_duration_mean")), "<", bound(UNANSWERED_DURATION)),
@@ -96,9 +95,9 @@ SERVING_ALERTS: Final = (
             f"tokens and writes no output tokens. It is judged only by scrapes of the last {_FRESH:g} seconds: a "
             "target that is scraped more seldom, as by a limit of scrapes per minute, cannot fire it. `unanswered`: "
             f"for 8 minutes and a window of rates {_SEVERAL:g} requests or more have been in flight in the deployment "
-            f"and none has ended, of {bound(UNANSWERED_RATE):g} per second or more, of less than "
-            f"{bound(UNANSWERED_DURATION):g} seconds each, in the hour that ended 30 minutes ago. The alert stays "
-            "active while none ends.",
+            "and none has ended; in the hour that ended 30 minutes ago there were no more in flight, and "
+            f"{bound(UNANSWERED_RATE):g} per second or more ended, after less than {bound(UNANSWERED_DURATION):g} "
+            "seconds on average. The alert stays active while none ends.",
             "Requests hang until they time out. `hung`: those of this replica, and the router keeps sending it more. "
             "`unanswered`: all.",
             "On the replica's machine: `nvidia-smi` for a lost GPU, `dmesg | grep -i xid` for its errors, its log for "
@@ -106,7 +105,9 @@ SERVING_ALERTS: Final = (
             "end, while the others wait? Its log names its id and its limit of tokens.",
             "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it. Abort "
             "a request that does not end, and set a limit of tokens for all.",
-            "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes. "
+            "An engine that reports its tokens only at the end of a request, on requests longer than 10 minutes; one "
+            "that still counts requests whose clients have left, once the others have ended: ServescopeReplicaDiffers "
+            "(`holding`) names it before, and a restart ends it. "
             "`unanswered`: a batch of requests that are far longer than those of an hour ago.",
             FirstCheck(
                 FigureRef("output_tokens_per_second"),

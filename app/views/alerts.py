@@ -188,7 +188,7 @@ def draw_runbook(name: str) -> None:
         st.markdown(f"**{plain(alert.name)}** · {plain(_describe_severity(alert.severity))} · {plain(alert.component)}")
         st.markdown(Markdown(alert.summary))
         for section in alarms.sections_of(alert):
-            st.markdown(f"**{plain(section.title)}**\n\n{Markdown(section.text)}")
+            st.markdown(f"**{Markdown(section.title)}**\n\n{Markdown(section.text)}")
             if section.query:
                 st.code(section.query, language="promql", wrap_lines=True)
 

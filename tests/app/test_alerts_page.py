@@ -104,6 +104,13 @@ def test_link_opens_a_runbook(open_page: Open, names: list[str]) -> None:
         assert all(section.text for section in alarms.sections_of(alert))
 
 
+def test_a_cause_is_code_in_its_heading(open_page: Open) -> None:
+    """As in the text below it: without backticks that are read as such."""
+    page = open_page(alert="ServescopeUpButNotServing")
+
+    assert any(each.value.startswith("**Where the cause is `unanswered`**") for each in page.markdown)
+
+
 def test_runbook_of_what_fires_is_open(open_page: Open, names: list[str]) -> None:
     """Unless another is chosen, the runbook shown is that of the alert that leads."""
     page = open_page(_kept(names[0], NOW_MS))

@@ -144,7 +144,7 @@ TEXTS = {"body", "captions", "help", "label", "text"}
 HAND_ON = {"choose", "choose_rows", "type_text"}
 PLAIN = {"code", "join", "len", "plain"}
 # Texts of the package's own, in which there is nothing from outside.
-CATALOG = {"alert.summary", "display.as_sentence(GEN_AI)", "section.query", "section.text"}
+CATALOG = {"alert.summary", "display.as_sentence(GEN_AI)", "section.query", "section.text", "section.title"}
 
 
 @pytest.mark.parametrize("path", [path.relative_to(ROOT).as_posix() for path in MODULES])

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -165,7 +166,7 @@ def test_prefill_and_decode_workers_share_each_request() -> None:
     deployment, clock = deploy(PLAN)
     outcomes: list[str] = []
     for number in range(20):
-        clock.schedule(number * 0.3, lambda number=number: deployment.send(request(number), outcomes.append))  # type: ignore[misc] # a default binds
+        clock.schedule(number * 0.3, partial(deployment.send, request(number), outcomes.append))
     clock.run_until(60.0)
     assert outcomes == ["ok"] * 20
     whole, prefill, decode = shown(deployment), shown(deployment, role="prefill"), shown(deployment, role="decode")
@@ -208,7 +209,7 @@ def test_slow_transfers_delay_all_but_the_first_token() -> None:
         deployment, clock = deploy(PLAN)
         deployment.apply_effects(effects)
         for number in range(40):
-            clock.schedule(number * 0.4, lambda number=number: deployment.send(request(number), forget))  # type: ignore[misc] # a default binds
+            clock.schedule(number * 0.4, partial(deployment.send, request(number), forget))
         clock.run_until(120.0)
         return means(deployment)[name]
 
@@ -228,7 +229,7 @@ def test_what_is_not_sent_is_computed_again() -> None:
         deployment.apply_effects(DeploymentEffects(**effects))
         outcomes: list[str] = []
         for number in range(20):
-            clock.schedule(number * 0.4, lambda number=number: deployment.send(request(number), outcomes.append))  # type: ignore[misc] # a default binds
+            clock.schedule(number * 0.4, partial(deployment.send, request(number), outcomes.append))
         clock.run_until(120.0)
         assert outcomes == ["ok"] * 20
         return means(deployment)
@@ -308,7 +309,7 @@ def test_units_follow_the_phase_that_needs_more(input_tokens: int, output_tokens
     deployment, clock = deploy(replace(PLAN, scaling=scaling))
     for number in range(240):
         arriving = request(number, input_tokens=input_tokens, output_tokens=output_tokens)
-        clock.schedule(number * 0.5, lambda arriving=arriving: deployment.send(arriving, forget))  # type: ignore[misc] # a default binds
+        clock.schedule(number * 0.5, partial(deployment.send, arriving, forget))
     clock.run_until(110.0)
     needs = {phase: shown(deployment, phase=phase)["autoscaler_phase_desired_scale"] for phase in ("prefill", "decode")}
     assert max(needs, key=needs.__getitem__) == needed_by

@@ -23,7 +23,7 @@ _WORST: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a runbook: its title, its text in Markdown, and the PromQL that it refers to, "" for none."""
+    """A section of a runbook: its title and text in Markdown, and the PromQL that it refers to, "" for none."""
 
     title: str
     text: str

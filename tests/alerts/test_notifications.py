@@ -192,7 +192,8 @@ def test_a_notification_says_what_to_know_and_where_to_go(alertmanager: Path, tm
         f"Dashboard: {dashboard}",
         "Silence: https://alerts.example/#/silences/new?filter=%7B"
         "alertname%3D%22ServescopeUpButNotServing%22%2C%20cause%3D%22hung%22%2C%20component%3D%22engine%22%2C%20"
-        "deployment_id%3D%22chat-v2%22%2C%20environment%3D%22live%22%2C%20family%3D%22serving%22%2C%20inference_stack%3D%22v2%22%2C%20"
+        "deployment_id%3D%22chat-v2%22%2C%20environment%3D%22live%22%2C%20family%3D%22serving%22%2C%20"
+        "inference_stack%3D%22v2%22%2C%20"
         "model_name%3D%22llama%2070b%22%2C%20severity%3D%22critical%22%2C%20team%3D%22serving%22%7D",
     ]
 

@@ -41,6 +41,18 @@ _SHIFT = 0.05
 _OTHER_END = "the other end"
 _REMEMBERED = "remembered: "
 
+EQUIVALENT = {
+    # Half of an average over three hours is met exactly by chance alone.
+    "ServescopeAnswerLengthChanged": [">= became >"],
+    # Of the targets that ought to be seen: one that any collector reaches is among them anyway.
+    "ServescopeFleetUnseen": ["the other end"],
+    # What was known of a target of any role has that role's label.
+    "ServescopePhaseDown": ["remembered: matcher dropped"] * 2,
+    # One collector counts a deployment's targets; more that are up than down are most of all.
+    "ServescopeTargetDown": ["the other end"] * 2 + ["matcher dropped"],
+}
+"""Mutants by alert that hold exactly where it does."""
+
 
 def mutants(alert: Alert) -> Iterator[tuple[str, Alert]]:
     """Each mutant of an alert, with what was changed."""

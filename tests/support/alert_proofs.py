@@ -625,6 +625,21 @@ def _any_of(proofs: Mapping[str, Proof]) -> Proof:
     return replace(first, beside=(*others,))
 
 
+LONG = frozenset(
+    {
+        "ServescopeMostDeploymentsDown",
+        "ServescopeMostDeploymentsGone",
+        "ServescopeFleetUnseen",
+        "ServescopeTrafficGone",
+        "ServescopeTrafficStopped",
+        "ServescopeRouterHotSpot",
+    }
+) | {
+    f"Servescope{objective}BudgetBurns{fast}"
+    for objective in ("TimeToFirstToken", "InterTokenLatency", "TimePerOutputToken")
+    for fast in ("", "Fast")
+}
+"""Their stories have so many series, or are so many, that they take long; the budget of requests burns as others do."""
 PROOFS: Mapping[str, Proof] = {
     "ServescopeSpeculationBelowBreakEven": Proof(
         {_RATE: 0.9, _DRAFTED: 100.0}, {_RATE: _TUNE / _HAIR}, _TUNE / _HAIR,

@@ -34,21 +34,19 @@ _LOOKBACK_MINUTES = 5
 _BEFORE_MINUTES = 120
 
 
-def first_difference(alert: Alert, stories: Iterable[Mapping[str, Any]]) -> str:
+def first_difference(alert: Alert, stories: Iterable[StoryView]) -> str:
     """The story and the minute at which an alert first fires otherwise than the stories say; "" where it never does.
 
     Compared are the labels and the annotations, which hold the value.
     """
-    for story in stories:
-        view, states, compiled = StoryView(story["input_series"]), dict[Labels, Active](), compile_alert(alert)
-        expected = {
-            int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
-        }
+    compiled = compile_alert(alert)
+    for view in stories:
+        states, expected = dict[Labels, Active](), view.expected
         # What has been well for so long is not evaluated since its beginning.
         for view.minute in range(max(min(expected) - _BEFORE_MINUTES, 0), max(expected) + 1):
             states = advance(alert, states, compiled.active(states, Instant(view)), view.minute * _MINUTE_MS)
             if view.minute in expected and (found := _firing(alert, states)) != expected[view.minute]:
-                return f"{story['name']}, minute {view.minute}: {found} instead of {expected[view.minute]}"
+                return f"{view.name}, minute {view.minute}: {found} instead of {expected[view.minute]}"
     return ""
 
 
@@ -68,11 +66,21 @@ def over_past(over: OverTime | Subquery, past: Mapping[Labels, Sequence[float]])
 
 
 class StoryView:
-    """The series of a story, as an evaluation at a minute sees them."""
+    """The series of a story, as an evaluation at a minute sees them; what was read once is kept for other alerts.
 
-    def __init__(self, given: Sequence[Mapping[str, str]]) -> None:
-        self._series = {_parsed(each["series"]): _values(each["values"]) for each in given}
+    `expected` are the alerts that fire at a minute, of those that the story names.
+    """
+
+    def __init__(self, story: Mapping[str, Any]) -> None:
+        self.name: str = story["name"]
+        self.expected: dict[int, list[dict[str, Any]]] = {
+            int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
+        }
+        self._series = {_parsed(each["series"]): _values(each["values"]) for each in story["input_series"]}
+        self._latest = {series: _latest(values) for series, values in self._series.items()}
+        self._chosen: dict[tuple[str, Matchers], list[Series]] = {}
         self._sampled: dict[tuple[Term, int], Vector] = {}
+        self._read: dict[tuple[Expression, Sequence[str], int, int], Vector] = {}
         self.minute = 0
 
     def figure(self, shown: FigureRef) -> Vector:
@@ -88,10 +96,8 @@ class StoryView:
         last = self.minute - duration_ms(before) // _MINUTE_MS
         first = last - duration_ms(window) // _MINUTE_MS
         found: dict[Labels, list[float]] = {}
-        for (name, labels), values in self._series.items():
-            if name == FIGURES[shown.figure].record() and matches(dict(labels), shown.where):
-                within = values[max(first, 0) : max(last + 1, 0)]
-                found[labels] = _there(within)
+        for series in self._choose(FIGURES[shown.figure].record(), shown.where):
+            found[series.labels] = _there(self._series[series][max(first, 0) : max(last + 1, 0)])
         return found
 
     def own(self, own: SelfMetric, before: str = "") -> Vector:
@@ -104,10 +110,9 @@ class StoryView:
         """The highest values of the collector's own series within a past window."""
         first = max(self.minute - duration_ms(window) // _MINUTE_MS, 0)
         found: Vector = {}
-        for (name, labels), values in self._series.items():
-            seen = _there(values[first : self.minute + 1])
-            if name == own.name and matches(dict(labels), own.where) and seen:
-                found[labels] = max(seen)
+        for series in self._choose(own.name, own.where):
+            if seen := _there(self._series[series][first : self.minute + 1]):
+                found[series.labels] = max(seen)
         return found
 
     def lately(self, lately: Subquery) -> Vector:
@@ -139,15 +144,26 @@ class StoryView:
 
     def _instant(self, name: str, where: Matchers, minute: int) -> Vector:
         found: Vector = {}
-        for (own_name, labels), values in self._series.items():
-            recent = values[max(minute - _LOOKBACK_MINUTES, 0) : max(minute + 1, 0)]
-            seen = [value for value in recent if value is not None]
-            # A series that is marked as ended is not looked back for.
-            if own_name == name and matches(dict(labels), where) and _there(seen[-1:]):
-                found[labels] = seen[-1]
+        for series in self._choose(name, where):
+            latest = self._latest[series]
+            if 0 <= minute < len(latest) and (value := latest[minute]) is not None:
+                found[series.labels] = value
         return found
 
+    def _choose(self, name: str, where: Matchers) -> list[Series]:
+        if (name, where) not in self._chosen:
+            self._chosen[name, where] = [
+                series for series in self._series if series.name == name and matches(dict(series.labels), where)
+            ]
+        return self._chosen[name, where]
+
     def _evaluated(self, expression: Expression, by: Sequence[str], window_ms: int) -> Vector:
+        key = expression, by, window_ms, self.minute
+        if key not in self._read:
+            self._read[key] = self._evaluate(expression, by, window_ms)
+        return self._read[key]
+
+    def _evaluate(self, expression: Expression, by: Sequence[str], window_ms: int) -> Vector:
         last = self.minute + 1
         first = max(last - window_ms // _MINUTE_MS - _LOOKBACK_MINUTES, 0)
         values = np.array(
@@ -165,6 +181,16 @@ def _parsed(text: str) -> Series:
 
 def _values(text: str) -> list[float | None]:
     return [None if word == "_" else math.nan if word == STALE else float(word) for word in text.split()]
+
+
+def _latest(values: Sequence[float | None]) -> list[float | None]:
+    """What an instant query finds at each minute: the last value, not too old; none where a series has ended."""
+    latest: list[float | None] = []
+    last, age = None, 0
+    for value in [*values, *[None] * _LOOKBACK_MINUTES]:
+        last, age = (last, age + 1) if value is None else (value, 0)
+        latest.append(None if last is None or math.isnan(last) or age > _LOOKBACK_MINUTES else last)
+    return latest
 
 
 def _there(values: Iterable[float | None]) -> list[float]:

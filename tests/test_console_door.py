@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +15,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from servescope.store.embedded import Store
 from tests import pictures
+from tests.support.answering import serving
 from tests.support.console_requests import STREAM, UPGRADE, ask, exchange, status
 from tests.support.waiting import deadline_seconds
 
@@ -47,14 +47,8 @@ def outside() -> Iterator[tuple[str, list[str]]]:
         def log_message(self, *_: object) -> None:
             """Nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as url:
+        yield url, asked
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -30,6 +29,7 @@ from servescope.collector.paging.annotations import Links, annotate, render
 from tests.support.alert_stories import TARGET, firing
 from tests.support.alert_stories import series as _series
 from tests.support.alertmanager import running_alertmanager
+from tests.support.answering import serving
 from tests.support.promtool import Suite, failures
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -70,12 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def chat() -> Iterator[Chat]:
     server = Chat()
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(server):
+        yield server
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from servescope.contract.identity import Identity
 from servescope.exposition.rendering import render_openmetrics
 from servescope.instruments.engine import EngineInstruments
 from tests.conftest import ROOT
+from tests.support.answering import serving
 from tests.support.boards import NAMES, panels, read_board, substitute
 from tests.support.prometheus import Prometheus, running
 from tests.support.waiting import wait_for
@@ -59,18 +59,14 @@ class _Engine(BaseHTTPRequestHandler):
 def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: object) -> Iterator[Prometheus]:
     """A Prometheus that has scraped an engine several times."""
     handler = type("_Serving", (_Engine,), {"instruments": EngineInstruments(Identity("m", "d", "v2", replica="r0"))})
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as engine:
-        threading.Thread(target=engine.serve_forever, daemon=True).start()
-        targets = [{"targets": [f"127.0.0.1:{engine.server_port}"]}]
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
+        targets = [{"targets": [url.removeprefix("http://")]}]
         job = {"job_name": "engine", "honor_labels": True, "static_configs": targets, **settings}
-        try:
-            with running(
-                binary, folder, {"global": {"scrape_interval": "250ms"}, "scrape_configs": [job]}, options=options
-            ) as server:
-                _wait_until_scraped(server)
-                yield server
-        finally:
-            engine.shutdown()
+        with running(
+            binary, folder, {"global": {"scrape_interval": "250ms"}, "scrape_configs": [job]}, options=options
+        ) as server:
+            _wait_until_scraped(server)
+            yield server
 
 
 def _wait_until_scraped(server: Prometheus) -> None:

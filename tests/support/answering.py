@@ -1,4 +1,4 @@
-"""A server in place of a Prometheus, on loopback, whose every answer is the test's."""
+"""Servers on loopback that answer from a thread; one in place of a Prometheus, whose every answer is the test's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 Answer = Callable[["Handler"], None]
@@ -57,10 +57,17 @@ def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> Iterator[str
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
+    with serving(server) as url:
+        yield url
+
+
+@contextmanager
+def serving(server: HTTPServer) -> Iterator[str]:
+    """The base URL of a server, which answers for as long as the block runs."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.support.answering import serving
+
 METRIC = "output_tokens_total"
 
 
@@ -72,11 +74,5 @@ class _Handler(BaseHTTPRequestHandler):
 def answering_with_numbers() -> Iterator[NumberedTargets]:
     """A server for any number of targets on a free port."""
     server = NumberedTargets()
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(server):
         yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

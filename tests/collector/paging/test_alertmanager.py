@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,6 +18,7 @@ from urllib.request import urlopen
 
 import pytest
 
+from tests.support.answering import serving
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -62,7 +62,7 @@ from types import MappingProxyType
 from servescope.alerting import alerts
 seconds = lambda duration: duration.replace("m", "s")
 alerts.ALERTS = MappingProxyType({
-    name: dataclasses.replace(each, wait=seconds(each.wait), keep=seconds(each.keep))
+    name: dataclasses.replace(each, for_=seconds(each.for_), keep_firing_for=seconds(each.keep_firing_for))
     for name, each in alerts.ALERTS.items()
 })
 from servescope.cli import main
@@ -103,13 +103,8 @@ class Loopback:
             def log_message(self, *_: object) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
 
     def statuses(self) -> list[str]:
         """The statuses of the alert's notifications, in order."""
@@ -120,8 +115,8 @@ class Loopback:
 def loopback() -> Iterator[Loopback]:
     """Target and receiver."""
     found = Loopback()
-    yield found
-    found.close()
+    with serving(found.server):
+        yield found
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.proofs.live.exporter import Exporter, exporting
+from tests.support.answering import serving
 
 CUSTOMERS: Final = ("refused", "slow", "withheld", "rejected")
 """Each by what an episode does to it."""
@@ -90,15 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
 def receiving() -> Iterator[Backend]:
     """The backend on a free port of loopback."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    server.backend = Backend(f"http://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    with serving(server) as url:
+        server.backend = Backend(url)
         yield server.backend
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @contextmanager

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.support.answering import serving
+
 _MOST_BYTES = 4_000_000
 
 
@@ -104,12 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
 def listening(tokens: Mapping[str, str]) -> Iterator[Receivers]:
     """Receivers on a free port of loopback, each with the token its callers must show."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    server.receivers = Receivers(tokens, port=server.server_address[1])
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
+    server.receivers = Receivers(tokens, port=server.server_port)
+    with serving(server):
         yield server.receivers
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

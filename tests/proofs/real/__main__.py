@@ -17,7 +17,6 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servescope.errors import ServescopeError
 from tests.proofs.real import claims
 from tests.proofs.real.arrangements import claim_arrangements
 from tests.proofs.real.client import Counts, merge, send_all
@@ -27,9 +26,8 @@ from tests.proofs.real.engines import PLUGIN, RUNNERS, Engine, capture
 from tests.proofs.real.report import MARKERS, Section, print_claims, render
 from tests.proofs.real.textless import claim_textless
 from tests.proofs.real.traffic import make_burst, make_traffic
-from tests.support.proofs import run_in_folder
+from tests.support.proofs import make_parser, names_of, parse, run_in_folder
 
-ROOT = Path(__file__).parents[3]
 CONCURRENCY = 4
 BURST = 40
 BURSTS_AT_MOST = 4
@@ -49,41 +47,22 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.proofs.real",
-        description="Real engines under traffic, and the contract against what the client counted.",
+    parser = make_parser(
+        "tests.proofs.real", "Real engines under traffic, and the contract against what the client counted."
     )
-    parser.add_argument("--engines", type=_engine_names, default=list(RUNNERS), help="of vllm, dynamo (default: both)")
-    parser.add_argument("--requests", type=int, default=120, metavar="N", help="requests to be finished by each engine")
     parser.add_argument(
-        "--environments", type=Path, default=ROOT / ".cache" / "real", help="where engines are installed"
+        "--engines", type=names_of(RUNNERS), default=list(RUNNERS), help="of vllm, dynamo (default: both)"
     )
+    parser.add_argument("--requests", type=int, default=120, metavar="N", help="requests to be finished by each engine")
     parser.add_argument("--capture", type=Path, metavar="DIR", help="save each target's /metrics there")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
     parser.add_argument("--pictures", type=Path, metavar="DIR", help="take pictures of the console there")
-    parser.add_argument("--keep", action="store_true", help="keep logs, configuration and store")
     parser.add_argument(
         "--hold", type=float, default=0.0, metavar="SECONDS", help="go on with light traffic at the end"
     )
-    arguments = parser.parse_args(words)
-    if arguments.requests < FEWEST_REQUESTS:
-        parser.error(f"--requests is {arguments.requests}, expected {FEWEST_REQUESTS} or more")
-    if arguments.report is not None:
-        try:
-            MARKERS.check(arguments.report)
-        except ServescopeError as error:
-            parser.error(str(error))
+    arguments = parse(parser, words, MARKERS, requests=FEWEST_REQUESTS)
     if arguments.pictures is not None and set(arguments.engines) != set(RUNNERS):
         parser.error(f"--pictures shows {' and '.join(RUNNERS)} side by side, expected both in --engines")
     return arguments
-
-
-def _engine_names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in RUNNERS:
-            raise argparse.ArgumentTypeError(f"unknown engine {name!r}, supported: {', '.join(RUNNERS)}")
-    return names
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> int:

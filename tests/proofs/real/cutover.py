@@ -23,7 +23,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from servescope.errors import ServescopeError
 from servescope.increments.blocks import BLOCK_MS
 from tests.proofs.real.claims import Claim
 from tests.proofs.real.client import Counts, merge, send_all
@@ -31,9 +30,8 @@ from tests.proofs.real.collector import SCRAPE_SECONDS, run_collector
 from tests.proofs.real.engines import Engine, run_dynamo, run_vllm
 from tests.proofs.real.report import MARKERS, Section, print_claims, render
 from tests.proofs.real.traffic import Job, make_traffic
-from tests.support.proofs import run_in_folder
+from tests.support.proofs import make_parser, parse, run_in_folder
 
-ROOT = Path(__file__).parents[3]
 SHARE = 0.25
 REQUESTS_PER_MINUTE = 40
 LEAST_BLOCKS = 2
@@ -53,20 +51,10 @@ share = {SHARE}
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the cutover as the arguments ask; 0 when every claim holds."""
-    parser = argparse.ArgumentParser(prog="python -m tests.proofs.real.cutover", description=__doc__)
-    parser.add_argument("--environments", type=Path, default=ROOT / ".cache" / "real", help="where engines are")
+    parser = make_parser("tests.proofs.real.cutover", __doc__)
     parser.add_argument("--before", type=int, default=2, metavar="N", help="5-minute blocks on vLLM alone")
     parser.add_argument("--blocks", type=int, default=3, metavar="N", help="5-minute blocks with both")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
-    parser.add_argument("--keep", action="store_true", help="keep logs, configuration, store and the judge's report")
-    arguments = parser.parse_args(words)
-    if min(arguments.before, arguments.blocks) < LEAST_BLOCKS:
-        parser.error(f"--before and --blocks must be {LEAST_BLOCKS} or more")
-    if arguments.report is not None:
-        try:
-            MARKERS.check(arguments.report)
-        except ServescopeError as error:
-            parser.error(str(error))
+    arguments = parse(parser, words, MARKERS, before=LEAST_BLOCKS, blocks=LEAST_BLOCKS)
     return run_in_folder("tests.proofs.real.cutover", lambda folder: _prove(arguments, folder), keep=arguments.keep)
 
 

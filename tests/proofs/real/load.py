@@ -25,15 +25,13 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from servescope.errors import ServescopeError
 from tests.proofs.real.claims import Claim
 from tests.proofs.real.collector import Collector
 from tests.proofs.real.environments import VLLM, Recipe, ensure_environment, ensure_model, install_packages
 from tests.proofs.real.processes import ProcessError, pick_ports, read, running, wait_until
 from tests.proofs.real.report import MARKERS, Section, print_claims, render
-from tests.support.proofs import run_in_folder
+from tests.support.proofs import make_parser, parse, run_in_folder
 
-ROOT = Path(__file__).parents[3]
 AIPERF_VERSION = "0.13.0"
 AIPERF = Recipe(
     "aiperf",
@@ -93,25 +91,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.proofs.real.load", description="aiperf on the emulator, its counts beside the contract's."
-    )
+    parser = make_parser("tests.proofs.real.load", "aiperf on the emulator, its counts beside the contract's.")
     parser.add_argument("--requests", type=int, default=120, metavar="N", help="requests of each run (default: 120)")
     parser.add_argument("--concurrency", type=int, default=6, metavar="N", help="requests at once (default: 6)")
-    parser.add_argument("--environments", type=Path, default=ROOT / ".cache" / "real", help="where tools are installed")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
-    parser.add_argument("--keep", action="store_true", help="keep the logs")
-    arguments = parser.parse_args(words)
-    if arguments.requests < 20:
-        parser.error(f"--requests is {arguments.requests}, expected 20 or more")
-    if arguments.concurrency < 1:
-        parser.error(f"--concurrency is {arguments.concurrency}, expected 1 or more")
-    if arguments.report is not None:
-        try:
-            MARKERS.check(arguments.report)
-        except ServescopeError as error:
-            parser.error(str(error))
-    return arguments
+    return parse(parser, words, MARKERS, requests=20, concurrency=1)
 
 
 def _compare(arguments: argparse.Namespace, folder: Path) -> int:

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servescope.errors import ServescopeError
 from tests.proofs.real.environments import DYNAMO, DYNAMO_VERSION, ensure_environment
 from tests.proofs.truth.dynamo import run_real
 from tests.proofs.truth.emulated import run_emulated
 from tests.proofs.truth.report import MARKERS, Compared, TraceCompared, apart, holds, render
 from tests.proofs.truth.settings import CONCURRENCY, SETTINGS, TRACE_SETTINGS, WORKERS, make_prompts
 from tests.proofs.truth.traces import replay_emulated, replay_real
-from tests.support.proofs import run_in_folder
+from tests.support.proofs import make_parser, parse, run_in_folder
 
 ROOT = Path(__file__).parents[3]
 _REFERENCE = Path(os.environ.get("SERVESCOPE_REFERENCE", ROOT.parent / "shared"))
@@ -34,27 +33,13 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.proofs.truth",
-        description="The emulated router beside Dynamo's real one, on the same prompts.",
-    )
+    parser = make_parser("tests.proofs.truth", "The emulated router beside Dynamo's real one, on the same prompts.")
     parser.add_argument("--requests", type=int, default=600, metavar="N", help="prompts of each setting (default: 600)")
-    parser.add_argument("--environments", type=Path, default=ROOT / ".cache" / "real", help="where Dynamo is installed")
     parser.add_argument(
         "--trace", type=Path, default=_REFERENCE / "traces" / "conversation_trace.jsonl",
         help="a Mooncake trace, left out when it is not there (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument("--report", type=Path, metavar="FILE", help="put the tables into this page")
-    parser.add_argument("--keep", action="store_true", help="keep Dynamo's logs")
-    arguments = parser.parse_args(words)
-    if arguments.requests < 1:
-        parser.error(f"--requests is {arguments.requests}, expected 1 or more")
-    if arguments.report is not None:
-        try:
-            MARKERS.check(arguments.report)
-        except ServescopeError as error:
-            parser.error(str(error))
-    return arguments
+    return parse(parser, words, MARKERS, requests=1)
 
 
 def _compare(arguments: argparse.Namespace, logs: Path) -> int:

@@ -23,14 +23,14 @@ TOLERANCE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One comparison: the overlap weight, the temperature, and the blocks in each worker's cache.
+class TraceSetting:
+    """One comparison of hit rates on a public trace: 16 workers, blocks of 512 tokens.
 
-    Dynamo has two weights: the `credit` of a cached block, and the `scale` of what is left to prefill. `clamped`
-    says that ours cuts the credit off where Dynamo does; `explained` why figures may be further apart than that.
+    The overlap weight, the temperature, and the blocks in each worker's cache. Dynamo has two weights: the `credit` of
+    a cached block, and the `scale` of what is left to prefill. `clamped` says that ours cuts the credit off where
+    Dynamo does; `explained` why figures may be further apart than that.
     """
 
-    traffic: Traffic
     weight: float
     temperature: float
     cache_blocks: int
@@ -42,41 +42,31 @@ class Setting:
     def weight_shown(self) -> str:
         """The weight as the table has it."""
         return f"{self.weight:g} as {self.weight_is}" + (", ours clamped" if self.clamped else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(TraceSetting):
+    """One comparison of prompts."""
+
+    traffic: Traffic = "prefix-heavy"
 
 
 CREDIT = "Dynamo never lets a credit make a prompt cost less than nothing"
 FEW = "a ratio of two small numbers"
 
 SETTINGS = (
-    Setting("prefix-heavy", 1.0, 0.0, 512),
-    Setting("prefix-heavy", 1.0, 0.05, 512),
-    Setting("prefix-heavy", 1.0, 0.5, 512),
-    Setting("prefix-heavy", 3.5, 0.05, 512, "scale"),
-    Setting("prefix-heavy", 3.5, 0.05, 512, explained=CREDIT),
-    Setting("prefix-heavy", 3.5, 0.05, 512, clamped=True),
-    Setting("prefix-heavy", 0.0, 0.0, 512),
-    Setting("prefix-heavy", 1.0, 0.0, 256),
-    Setting("prefix-heavy", 1.0, 0.0, 4096),
-    Setting("little-prefix", 1.0, 0.0, 512, explained=FEW),
-    Setting("little-prefix", 3.5, 0.05, 512, "scale", explained=FEW),
+    Setting(1.0, 0.0, 512),
+    Setting(1.0, 0.05, 512),
+    Setting(1.0, 0.5, 512),
+    Setting(3.5, 0.05, 512, "scale"),
+    Setting(3.5, 0.05, 512, explained=CREDIT),
+    Setting(3.5, 0.05, 512, clamped=True),
+    Setting(0.0, 0.0, 512),
+    Setting(1.0, 0.0, 256),
+    Setting(1.0, 0.0, 4096),
+    Setting(1.0, 0.0, 512, explained=FEW, traffic="little-prefix"),
+    Setting(3.5, 0.05, 512, "scale", explained=FEW, traffic="little-prefix"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TraceSetting:
-    """One comparison of hit rates on a public trace: 16 workers, blocks of 512 tokens."""
-
-    weight: float
-    temperature: float
-    cache_blocks: int
-    weight_is: Weight = "credit"
-    clamped: bool = False
-    explained: str = ""
-
-    @property
-    def weight_shown(self) -> str:
-        """The weight as the table has it."""
-        return f"{self.weight:g} as {self.weight_is}" + (", ours clamped" if self.clamped else "")
 
 
 TRACE_SETTINGS = (

@@ -18,7 +18,6 @@ from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
-from servescope.errors import ServescopeError
 from tests.proofs.real.claims import STORED, Claim, Ledger, claim_order
 from tests.proofs.real.client import Counts, merge, send_all
 from tests.proofs.real.collector import SCRAPE_SECONDS, Collector, run_collector
@@ -30,9 +29,8 @@ from tests.proofs.real.programs.pages import write_page
 from tests.proofs.real.programs.program import Program, Running, UnavailableError
 from tests.proofs.real.report import MARKERS, Section, print_claims, render
 from tests.proofs.real.traffic import Job, make_burst, make_streams, make_traffic
-from tests.support.proofs import run_in_folder
+from tests.support.proofs import make_parser, names_of, parse, run_in_folder
 
-ROOT = Path(__file__).parents[4]
 CONCURRENCY = 4
 WARM_UP = 12
 FEWEST_REQUESTS = 20
@@ -57,38 +55,17 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _parse(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.proofs.real.programs",
-        description="Real routers, gateways and servers under traffic, and the contract against the client's counts.",
+    parser = make_parser(
+        "tests.proofs.real.programs",
+        "Real routers, gateways and servers under traffic, and the contract against the client's counts.",
     )
     parser.add_argument(
-        "--programs", type=_program_names, default=list(PROGRAMS), help=f"of {', '.join(PROGRAMS)} (default: all)"
+        "--programs", type=names_of(PROGRAMS), default=list(PROGRAMS), help=f"of {', '.join(PROGRAMS)} (default: all)"
     )
     parser.add_argument("--requests", type=int, default=60, metavar="N", help="requests to be finished by each")
-    parser.add_argument(
-        "--environments", type=Path, default=ROOT / ".cache" / "real", help="where programs are installed"
-    )
     parser.add_argument("--capture", type=Path, metavar="DIR", help="save each target's /metrics there")
     parser.add_argument("--pages", type=Path, metavar="DIR", help="put a small page of each program there")
-    parser.add_argument("--report", type=Path, metavar="FILE", help="put the results into this page")
-    parser.add_argument("--keep", action="store_true", help="keep logs, configuration and store")
-    arguments = parser.parse_args(words)
-    if arguments.requests < FEWEST_REQUESTS:
-        parser.error(f"--requests is {arguments.requests}, expected {FEWEST_REQUESTS} or more")
-    if arguments.report is not None:
-        try:
-            MARKERS.check(arguments.report)
-        except ServescopeError as error:
-            parser.error(str(error))
-    return arguments
-
-
-def _program_names(text: str) -> list[str]:
-    names = text.split(",")
-    for name in names:
-        if name not in PROGRAMS:
-            raise argparse.ArgumentTypeError(f"unknown program {name!r}, supported: {', '.join(PROGRAMS)}")
-    return names
+    return parse(parser, words, MARKERS, requests=FEWEST_REQUESTS)
 
 
 def _prove(arguments: argparse.Namespace, folder: Path) -> int:

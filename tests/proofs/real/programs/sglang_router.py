@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
-
 from tests.proofs.real.claims import ABSENT, Ledger, Range, exactly
 from tests.proofs.real.client import Counts
-from tests.proofs.real.engines import START_SECONDS, Engine, Target
-from tests.proofs.real.environments import SGLANG_ROUTER, SGLANG_ROUTER_VERSION, ensure_environment
-from tests.proofs.real.processes import pick_ports, read, running, wait_until
-from tests.proofs.real.programs.program import Program, Running
-from tests.proofs.real.programs.workers import Behind, run_emulated_workers, run_vllm_worker
+from tests.proofs.real.environments import SGLANG_ROUTER
+from tests.proofs.real.programs.smg import Router
 
 OF_CLIENTS = (400, 404, 413, 422)
-
-
-@contextmanager
-def _run(behind: Behind, name: str, environments: Path, logs: Path) -> Iterator[Running]:
-    """The router with a short queue, ready."""
-    environment = ensure_environment(environments, SGLANG_ROUTER)
-    port, metrics = pick_ports(2)
-    with behind(environments, logs) as workers:
-        command = [
-            str(environment / "bin" / "python"), "-m", "sglang_router.launch_router",
-            "--host", "127.0.0.1", "--port", str(port), "--policy", "cache_aware",
-            "--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics), "--worker-urls", *workers.urls,
-            "--max-concurrent-requests", "16", "--queue-size", "4", "--queue-timeout-secs", "2",
-            "--health-check-interval-secs", "1", "--health-failure-threshold", "2", "--retry-max-retries", "2",
-            # What clients do wrong opens it too, and then nothing is answered any more.
-            "--disable-circuit-breaker",
-        ]  # fmt: skip
-        base, page = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{metrics}/metrics"
-        with running(name, command, logs) as started:
-            seconds = wait_until(
-                lambda: _is_ready(base, page, len(workers.urls)), name, seconds=START_SECONDS, processes=[started]
-            )
-            target = Target(page, "router", "router-0")
-            engine = Engine(name, SGLANG_ROUTER_VERSION, base, (target,), seconds, ("sglang-router",))
-            yield Running(engine, workers, workers.kill_first)
-
-
-def _is_ready(base: str, page: str, workers: int) -> bool:
-    return read(f"{base}/health") is not None and (read(page) or b"").count(b"\nsmg_worker_health{") == workers
 
 
 def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
@@ -68,8 +31,7 @@ def claim(ledger: Ledger, counts: Counts) -> dict[str, Range]:
     }  # fmt: skip
 
 
-_NAME = "sglang-router"
-PROGRAMS = (
-    Program(_NAME, partial(_run, run_emulated_workers, _NAME), claim, page=f"{_NAME}-{SGLANG_ROUTER_VERSION}-1"),
-    Program(f"{_NAME}-vllm", partial(_run, run_vllm_worker, f"{_NAME}-vllm"), claim),
-)
+PROGRAMS = Router(
+    SGLANG_ROUTER, ("python", "-m", "sglang_router.launch_router"),
+    lambda _: ("--policy", "cache_aware"), "smg_worker_health", claim,
+).programs()  # fmt: skip

@@ -16,7 +16,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.contract.identity import ENGINE_ROLES, ROLES
 from tests.support.alert_mutants import EQUIVALENT, mutants
 from tests.support.alert_proofs import LONG, PROOFS, stories_of
-from tests.support.alert_stories import DEPLOYMENT, TARGET, promtool_tests
+from tests.support.alert_stories import DEPLOYMENT, TARGET, beside_each_other, promtool_tests
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 _TRIED_ELSEWHERE = frozenset(
@@ -50,7 +50,7 @@ def test_every_alert_has_a_proof() -> None:
 @_ALL
 def test_alerts_are_as_they_are_proven_to_be(promtool: Path, tmp_path: Path, names: Set[str]) -> None:
     """They fire after `for`, with these words, are silent beside every boundary and without data, and resolve."""
-    suites = {name: Suite(stories_of(name), alert_groups([ALERTS[name]])) for name in sorted(names)}
+    suites = {name: Suite(beside_each_other(stories_of(name)), alert_groups([ALERTS[name]])) for name in sorted(names)}
 
     assert failures(promtool, tmp_path, suites) == {}
 
@@ -59,8 +59,8 @@ def test_alerts_are_as_they_are_proven_to_be(promtool: Path, tmp_path: Path, nam
 def test_alerts_are_the_same_with_prometheus_3(promtool_3: Path, tmp_path: Path) -> None:
     """Left-open ranges move what depends on a range by one evaluation at most, and nothing else."""
     suites = {
-        name: Suite(stories_of(name, is_left_open=True), alert_groups([alert])) for name, alert in ALERTS.items()
-        if name not in _OF_A_DAY
+        name: Suite(beside_each_other(stories_of(name, is_left_open=True)), alert_groups([alert]))
+        for name, alert in ALERTS.items() if name not in _OF_A_DAY
     }  # fmt: skip
 
     assert failures(promtool_3, tmp_path, suites) == {}
@@ -72,7 +72,7 @@ def test_every_mutant_dies_in_prometheus_too(promtool: Path, tmp_path: Path, nam
     """Each of an alert's mutants, under a name of its own in one file of rules: promtool finds it wrong in a story."""
     found = [("as it is", ALERTS[name]), *mutants(ALERTS[name])]
     alive = {f"Mutant{number}": each for number, each in enumerate(found)}
-    for story in stories_of(name):
+    for story in beside_each_other(stories_of(name)):
         # One that lasts reads whether it fired itself.
         rules = [
             {**rule, "alert": alias, "expr": rule["expr"].replace(f'"{name}"', f'"{alias}"')}
@@ -93,17 +93,15 @@ def test_an_alert_covers_targets_of_each_role(promtool: Path, tmp_path: Path, na
     """Down, gone, and stale: engines, the router and the autoscaler alike; scaling down excuses engines alone."""
     groups = alert_groups([ALERTS[name]])
     stories = [story for story in promtool_tests(ALERTS[name], PROOFS[name]) if "router" not in story["name"]]
+    scaled_down = [story for story in stories if story["name"] == "silent: scaled down"]
+    others = beside_each_other(story for story in stories if story not in scaled_down)
     suites = {
-        f"{role}-{number}": Suite([_of_role(story, role)], groups)
+        f"{role}{what}": Suite([_of_role(story, role) for story in each], groups)
         for role in ROLES
-        for number, story in enumerate(stories)
+        for what, each in (("", others), (" scaled down", scaled_down))
+        if each
     }
-    excused = {
-        f"{role}-{number}"
-        for role in ROLES
-        for number, story in enumerate(stories)
-        if story["name"] == "silent: scaled down" and role not in ENGINE_ROLES
-    }
+    excused = {f"{role} scaled down" for role in ROLES if scaled_down and role not in ENGINE_ROLES}
 
     assert failures(promtool, tmp_path, suites).keys() == excused
 

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import tomllib
-from copy import deepcopy
 from dataclasses import fields
 from datetime import UTC, datetime
 from functools import partial
@@ -35,7 +34,7 @@ from servescope.errors import ConfigurationError
 from servescope.sources.map_files import load_sources
 from tests.conftest import ROOT
 from tests.support.alert_proofs import PROOFS
-from tests.support.alert_stories import promtool_tests, rendered
+from tests.support.alert_stories import beside_each_other, promtool_tests, rendered
 from tests.support.boards import elements
 from tests.support.commands import run_main
 from tests.support.documents import read_yaml
@@ -224,7 +223,7 @@ def test_alerts_under_other_labels_are_proven_alike(promtool: Path, tmp_path: Pa
 
 def _renamed(name: str, options: Options) -> list[dict[str, Any]]:
     """An alert's stories with the labels that an operator chose."""
-    stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name])))
+    stories = beside_each_other(promtool_tests(ALERTS[name], PROOFS[name]))
     for story in stories:
         for each in story["input_series"]:
             each["series"] = re.sub(r"(\w+)(?==\")", lambda label: options.label(label[1]), each["series"])
@@ -305,7 +304,7 @@ def test_clusters_are_not_mixed(each_promtool: Path, tmp_path: Path, is_left_ope
 
 def _in_clusters(name: str, options: Options, *, is_left_open: bool) -> list[dict[str, Any]]:
     """An alert's stories in one of two clusters; in the other, all goes on as it began."""
-    stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name], is_left_open=is_left_open)))
+    stories = beside_each_other(promtool_tests(ALERTS[name], PROOFS[name], is_left_open=is_left_open))
     for story in stories:
         here = [{**each, "series": _with(each["series"], cluster="eu")} for each in story["input_series"]]
         there = [
@@ -341,7 +340,7 @@ def test_two_collectors_make_no_second_alert(promtool: Path, tmp_path: Path) -> 
     """The same stories from two collectors: one alert each, without the labels of either."""
     suites = {}
     for name in RENAMED:
-        stories = deepcopy(list(promtool_tests(ALERTS[name], PROOFS[name])))
+        stories = beside_each_other(promtool_tests(ALERTS[name], PROOFS[name]))
         for story in stories:
             story["input_series"] = [
                 each if is_recorded else {**each, "series": _with(each["series"], instance=collector, pod=collector)}

@@ -19,7 +19,7 @@ from servescope.contract.metrics import METRICS
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import DEPLOYMENT, series
+from tests.support.alert_stories import DEPLOYMENT, beside_each_other, series
 from tests.support.documents import read_yaml
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
@@ -136,14 +136,16 @@ def test_each_deployment_is_judged_by_the_file_that_covers_it(each_promtool: Pat
 
 def _fire_once(promtool: Path, folder: Path, names: Iterable[str], *, is_left_open: bool) -> dict[str, str]:
     """What fails where a second file, of another environment, has the rules of these alerts as well."""
-    here, there = _options(covers={"environment": "e"}), _options(covers={"environment": "x"}, fleet=False)
+    of_stories = ["e", *map(str, range(60))]
+    here, there = _options(covers={"environment": of_stories}), _options(covers={"environment": "x"}, fleet=False)
     suites = {}
     for name in names:
         (own,), *others = (
             alert_groups([each.alerts()[name]] if name in each.alerts() else [], each) for each in (here, there)
         )
         again = [{**group, "name": "of the other file"} for other in others for group in other]
-        suites[name] = Suite(stories_of(name, is_left_open=is_left_open), [own, *again])
+        stories = beside_each_other(stories_of(name, is_left_open=is_left_open))
+        suites[name] = Suite(stories, [own, *again])
     return failures(promtool, folder, suites)
 
 

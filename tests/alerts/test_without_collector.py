@@ -16,7 +16,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import SelfMetric, conditions_of, terms
 from servescope.contract.own_metrics import OWN_METRICS
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import STALE, TARGET, series
+from tests.support.alert_stories import STALE, TARGET, beside_each_other, series
 from tests.support.probed_stories import concerns_targets, probed
 from tests.support.promtool import Suite, failures, unit_test
 
@@ -41,14 +41,14 @@ OF_TARGETS = sorted(
 def _suites(names: Iterable[str], *, is_left_open: bool = False) -> dict[str, Suite]:
     return {
         name: Suite(
-            [
+            beside_each_other(
                 probed(story)
                 for story in stories_of(name, is_left_open=is_left_open)
                 if concerns_targets(story)
                 and story["name"].partition(": ")[2] not in OF_COLLECTORS
                 # Of the targets of a story, and of no more, the rules count themselves how many are up.
                 and not any(each["series"].startswith("servescope_targets{") for each in story["input_series"])
-            ],
+            ),
             [without_collector_group(), *alert_groups([ALERTS[name]])],
         )
         for name in names

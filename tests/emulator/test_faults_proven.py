@@ -14,11 +14,12 @@ from servescope.emulator.deployment.stack import V1, V2
 from servescope.emulator.faults.faults import Fault, make_fault, parse_fault
 from servescope.emulator.faults.kinds import GROUPS, KINDS
 from servescope.emulator.workload.mixes import Mix
-from tests.support.observed_stack import STEADY, ObservedStack, list_broken, observed
+from tests.support.observed_stack import STEADY, ObservedStack, Seen, list_broken, observed
 
 HEALTHY_SECONDS = 120.0
 RECOVERY_SECONDS = 180.0
 FULL = Mix(requests_per_second=6.0, burst_factor=1.0, day_amplitude=0.0)
+LIGHT = replace(STEADY, requests_per_second=2.0)
 # Kinds whose truths need more than the steady traffic.
 TRAFFIC = {"throughput-regression": FULL, "autoscaler-pinned": FULL}
 BESIDE = {
@@ -58,12 +59,14 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> None:
-    """The fault's truths do not hold before it, hold while it is on, and do not hold after it."""
+def prove(stack: ObservedStack, fault: Fault, before: Seen | None = None) -> Seen:
+    """The fault's truths do not hold before it, hold while it is on, and do not hold after it: what is seen then."""
+    deployment = "chat-v2"
     truths = fault.kind.truths(fault.intensity)
     moving = tuple(truth for truth in truths if not truth.unmoved)
-    stack.run(HEALTHY_SECONDS)
-    before = stack.see(deployment)
+    if before is None:
+        stack.run(HEALTHY_SECONDS)
+        before = stack.see(deployment)
     already = [truth.describe() for truth in moving if truth.holds(before.get(truth.key), before=before.get(truth.key))]
     assert not already
 
@@ -82,6 +85,7 @@ def prove(stack: ObservedStack, fault: Fault, deployment: str = "chat-v2") -> No
     after = stack.see(deployment)
     still = [truth.describe() for truth in moving if truth.holds(after.get(truth.key), before=before.get(truth.key))]
     assert not still
+    return after
 
 
 def test_fast_proofs_are_one_of_each_group() -> None:
@@ -90,9 +94,16 @@ def test_fast_proofs_are_one_of_each_group() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in FAST else pytest.mark.proof) for kind in KINDS]
-)
+def test_truths_of_one_of_each_group_hold_in_turn(tmp_path: Path) -> None:
+    """One after the other in one stack: as it recovers from one, it is before the next."""
+    with observed(tmp_path, LIGHT) as stack:
+        seen = None
+        for kind in FAST:
+            seen = prove(stack, make_fault(kind), seen)
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("kind", KINDS)
 def test_truths_hold_while_it_is_on(kind: str, tmp_path: Path) -> None:
     """Healthy, then the truths of the fault at its default intensity, then healthy again."""
     with observed(tmp_path, TRAFFIC.get(kind, STEADY), PLANS.get(kind, V2)) as stack:

@@ -50,13 +50,16 @@ class Image:
 def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     """The Dockerfile's COPY and pip instructions carried out in a fresh environment, from what .dockerignore lets by.
 
-    What the tests' own environment has is found by pip as installed already and not downloaded again.
+    What the tests' own environment has is found by pip as installed already and not downloaded again, and so is pip.
     """
     folder = tmp_path_factory.mktemp("image")
     environment = folder / "python"
-    venv.create(environment, with_pip=True)
+    venv.create(environment)
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
+    pip = environment / "bin" / "pip"
+    pip.write_text('#!/bin/sh\nexec python -m pip "$@"\n', encoding="utf-8")
+    pip.chmod(0o755)
     context = _copy_context(folder / "context")
     for instruction, rest in _instructions():
         if instruction == "COPY":

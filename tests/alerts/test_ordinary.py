@@ -28,6 +28,7 @@ def _restarting(name: str, minutes: int, *at: int, loads: int = _LOADS) -> list[
     ]
 
 
+@pytest.mark.proof
 @_EACH_MINUTE
 def test_a_rolling_upgrade_of_eight(incidents: Incidents) -> None:
     """One after the other is replaced by a new one, under a name of its own, in an hour and a half."""

@@ -48,7 +48,7 @@ SHOWN = (
 )  # fmt: skip
 """Panels that are of no router and no autoscaler."""
 
-_TRAFFIC = GeneratedTraffic(Mix(requests_per_second=2.0))
+_TRAFFIC = GeneratedTraffic(Mix(requests_per_second=1.0))
 _OF_THE_DEPLOYMENTS = [
     alert for alert in ALERTS.values() if not any(isinstance(term, SelfMetric) for term in terms(alert.condition))
 ]

@@ -16,7 +16,7 @@ from servescope.store.embedded import Store
 
 pytestmark = pytest.mark.slow
 
-MINUTES = 8
+MINUTES = 5
 BLOCKS = START_MS + BLOCK_MS * np.arange(-24, 0)
 TWICE = np.repeat([1.0, 2.0], 12)
 LATE = np.repeat([0.0, 1.0], 12)

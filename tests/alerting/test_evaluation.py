@@ -10,6 +10,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import labels_of
 from tests.support.alert_mutants import EQUIVALENT, mutants
 from tests.support.alert_proofs import LONG, PROOFS, stories_of
+from tests.support.alert_stories import beside_each_other
 from tests.support.story_view import StoryView, first_difference
 
 AlertStories = tuple[str, list[StoryView]]
@@ -18,7 +19,7 @@ AlertStories = tuple[str, list[StoryView]]
 @pytest.fixture(scope="module")
 def stories(request: pytest.FixtureRequest) -> AlertStories:
     """The name of an alert, and its stories: once for it and its mutants."""
-    return request.param, [StoryView(story) for story in stories_of(request.param)]
+    return request.param, [StoryView(story) for story in beside_each_other(stories_of(request.param))]
 
 
 @pytest.mark.slow

@@ -51,9 +51,13 @@ def first_difference(alert: Alert, stories: Iterable[StoryView]) -> str:
 
 
 def _firing(alert: Alert, states: Mapping[Labels, Active]) -> list[dict[str, Any]]:
-    return [
+    return _in_order(
         firing(alert, dict(labels), active.value) for labels, active in states.items() if active.fired_ms is not None
-    ]
+    )
+
+
+def _in_order(alerts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(alerts, key=lambda alert: sorted(alert["exp_labels"].items()))
 
 
 def over_past(over: OverTime | Subquery, past: Mapping[Labels, Sequence[float]]) -> Vector:
@@ -74,7 +78,8 @@ class StoryView:
     def __init__(self, story: Mapping[str, Any]) -> None:
         self.name: str = story["name"]
         self.expected: dict[int, list[dict[str, Any]]] = {
-            int(check["eval_time"].removesuffix("m")): check["exp_alerts"] for check in story["alert_rule_test"]
+            int(check["eval_time"].removesuffix("m")): _in_order(check["exp_alerts"])
+            for check in story["alert_rule_test"]
         }
         self._series = {_parsed(each["series"]): _values(each["values"]) for each in story["input_series"]}
         self._latest = {series: _latest(values) for series, values in self._series.items()}

@@ -72,7 +72,7 @@ def live_figures(folder: Path, opened_ms: float) -> dict[str, dict[str, float]] 
     with Store(folder / "servescope.db", read_only=True) as reader:
         found = reader.latest_figures().items()
     latest = {
-        deployment.deployment_id: figures for deployment, (at_ms, figures) in found if at_ms > opened_ms + 600_000
+        deployment.deployment_id: figures for deployment, (at_ms, figures) in found if at_ms > opened_ms + 300_000
     }
     shown = {"time_to_first_token_p95", "tps_per_request", "kv_cache_hit_rate"}
     return latest if len(latest) == 2 and all(shown <= figures.keys() for figures in latest.values()) else None

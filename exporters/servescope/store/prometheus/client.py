@@ -19,14 +19,22 @@ from http.client import HTTPException
 from typing import Any, Final, NoReturn
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request, build_opener
+from urllib.request import (
+    BaseHandler,
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
 from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError, UsageError
-from servescope.settings.access import SPEAKS_TLS, Access, AccessError, describe_failure
+from servescope.settings.access import SPEAKS_TLS, Access, AccessError, Tls, describe_failure
 from servescope.store.prometheus.selectors import format_time
 
 TIMEOUT_SECONDS: Final = 60.0
@@ -123,7 +131,7 @@ class Prometheus:
         self.url = check_base_url(url)
         self._access = access or Access()
         self._timeout_seconds, self._max_bytes = timeout_seconds, max_bytes
-        self._opener = make_opener(self._access)
+        self._opener = make_opener(self._access, self.url)
         self._method = "POST"
         self._only_whole = False
         self.warnings: dict[str, None] = {}
@@ -395,10 +403,14 @@ class _NoRedirect(HTTPRedirectHandler):
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
-def make_opener(access: Access) -> OpenerDirector:
-    """What opens the URLs of a server with its certificates; follows no redirect."""
+def make_opener(access: Access, url: str) -> OpenerDirector:
+    """What opens the URLs below one, with its certificates; follows no redirect."""
     # The proxies are those of the environment, as in other command line tools.
-    return build_opener(ProxyHandler(), _NoRedirect(), HTTPSHandler(context=access.make_ssl_context()))
+    handlers: list[BaseHandler] = [ProxyHandler(), _NoRedirect()]
+    # Reading the system's certificates takes longer than most queries.
+    if url.startswith("https:") or access.tls != Tls():
+        handlers.append(HTTPSHandler(context=access.make_ssl_context()))
+    return build_opener(*handlers)
 
 
 def _name_page(text: str) -> str:

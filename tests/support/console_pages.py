@@ -24,10 +24,17 @@ def stop_clock(monkeypatch: pytest.MonkeyPatch, now_ms: int) -> None:
 
 def make_view(name: str) -> AppTest:
     """A page of the console that is not yet run."""
+    return _make_first().switch_page(f"views/{name}.py")
+
+
+def _make_first() -> AppTest:
+    """The page that is opened without a path, not yet run."""
+    from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
 
-    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
-    return page.switch_page(f"views/{name}.py")
+    # Each client would read the metadata of every installed package anew, in search of components.
+    manifest_scanner.scan_component_manifests = lambda max_workers=None: []
+    return AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
 
 
 def open_view(name: str, **parameters: str) -> AppTest:
@@ -42,9 +49,7 @@ def open_view(name: str, **parameters: str) -> AppTest:
 
 def open_first() -> AppTest:
     """The page that is opened without a path."""
-    from streamlit.testing.v1 import AppTest
-
-    page = AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
+    page = _make_first()
     page.run()
     assert not page.exception, page.exception[0].message
     return page

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from servescope.contract.identity import Deployment, Identity
-from servescope.contract.metrics import METRICS
+from servescope.contract.metrics import REPLICA_START_TIME
 from servescope.contract.samples import format_series, make_labels
 from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.sources.reader import Reader
@@ -66,12 +66,17 @@ def _targets() -> list[FakeTarget]:
 
 @dataclass(frozen=True)
 class Past:
-    """A store, and a Prometheus that was filled with what it exported."""
+    """A store, and a Prometheus that was filled with what it exported and with pages, which are here by replica."""
 
     store: Path
     history: PrometheusHistory
     start_ms: int
     end_ms: int
+    pages: dict[str, list[str]]
+
+    def values(self, replica: str, name: str) -> list[float]:
+        """The values of a series on each of a replica's pages."""
+        return [float(re.search(rf"^{name}\S* (\S+)", page, re.MULTILINE)[1]) for page in self.pages[replica]]  # type: ignore[index]
 
 
 @pytest.fixture(scope="module")
@@ -82,13 +87,14 @@ def past(prometheus: Path, promtool: Path, tmp_path_factory: pytest.TempPathFact
     end_ms = start_ms + MINUTES * 60_000
     _fill(folder / "s.db", start_ms, end_ms)
     with Store(folder / "s.db", read_only=True) as store:
-        selection = Selection(tuple(store.deployments()), tuple(METRICS), start_ms, end_ms)
+        selection = Selection(tuple(store.deployments()), (*NAMES, REPLICA_START_TIME), start_ms, end_ms)
         assert write_openmetrics(store, selection, folder / "past.om") > 65_000
     make_blocks(folder / "past.om", promtool, folder / "prometheus")
-    write_blocks([*_bare(start_ms), *_by_two_collectors(start_ms)], promtool, folder / "prometheus")
+    pages: dict[str, list[str]] = {}
+    write_blocks([*_bare(start_ms, pages), *_by_two_collectors(start_ms, pages)], promtool, folder / "prometheus")
     with remembering(prometheus, folder / "prometheus") as running:
         history = PrometheusHistory(Prometheus(f"http://127.0.0.1:{running.port}"), clock=lambda: end_ms / 1000 + 60)
-        yield Past(folder / "s.db", history, start_ms, end_ms)
+        yield Past(folder / "s.db", history, start_ms, end_ms, pages)
 
 
 def _fill(path: Path, start_ms: int, end_ms: int) -> None:
@@ -111,12 +117,13 @@ def _fill(path: Path, start_ms: int, end_ms: int) -> None:
         store.close_blocks(end_ms + BLOCK_MS)
 
 
-def _bare(start_ms: int) -> Iterator[Scraped]:
+def _bare(start_ms: int, pages: dict[str, list[str]]) -> Iterator[Scraped]:
     """Two processes with our instruments and no replica of their own, which a Prometheus scraped itself."""
     fakes = {name: FakeTarget(name, BARE, seed) for seed, name in enumerate(("10.0.0.1:8000", "10.0.0.2:8000"))}
     for time_ms in range(start_ms, start_ms + 30 * 60_000, INTERVAL_MS):
         for instance, fake in fakes.items():
             text = fake.exposition((time_ms - start_ms) / 1000)
+            pages.setdefault(instance, []).append(text)
             if time_ms - start_ms in TORN_MS:
                 text = _tear(text)
             yield Scraped(time_ms, {"job": "engines", "instance": instance}, text)
@@ -127,11 +134,12 @@ def _tear(page: str) -> str:
     return re.sub(r"(request_duration_seconds_count\S* )(\S+)", lambda found: f"{found[1]}{float(found[2]) + 1}", page)
 
 
-def _by_two_collectors(start_ms: int) -> Iterator[Scraped]:
+def _by_two_collectors(start_ms: int, pages: dict[str, list[str]]) -> Iterator[Scraped]:
     """A target that a collector exposes in one half of the time, and another in the other half and before."""
     fake = FakeTarget("r0", SHARED, 9)
     for time_ms in range(start_ms, start_ms + 40 * 60_000, INTERVAL_MS):
         text = fake.exposition((time_ms - start_ms) / 1000)
+        pages.setdefault("r0", []).append(text)
         labels = format_series("", SHARED.labels())
         info = format_series("servescope_target_info", make_labels({
             **dict(SHARED.labels()), "source": "vllm", "version": "0.32" if time_ms < start_ms + 600_000 else "0.33",
@@ -207,15 +215,13 @@ def test_processes_that_prometheus_scraped_itself_are_named_by_their_instance(pa
     found = past.history.read_increments(BARE.deployment(), NAMES, past.start_ms, past.start_ms + 1_800_000)
     assert [each.identity.replica for each in found] == ["10.0.0.1:8000", "10.0.0.2:8000"]
     assert {(each.source, each.layer) for each in found} == {("servescope", "process")}
-    first = FakeTarget("x", BARE, 0)
-    pages = [first.exposition(elapsed) for elapsed in range(0, 1_800, 15)]
-    tokens = [float(re.search(r"\noutput_tokens_total\S* (\S+)", page)[1]) for page in pages]  # type: ignore[index]
+    tokens = past.values("10.0.0.1:8000", "output_tokens_total")
     (row,) = [row for row, series in enumerate(found[0].series) if series.name == "output_tokens_total"]
     expected = [tokens[last] - tokens[last - 20] for last in range(40, 120, 20)]
     assert found[0].gains[row, 1:-1].tolist() == pytest.approx(expected)
     # The block that lies before the edge with the torn scrape, and the one with the other.
     assert found[0].tallies.torn.tolist() == [1, 0, 1, 0, 0, 0]
-    counts = [float(re.search(r"request_duration_seconds_count\S* (\S+)", page)[1]) for page in pages]  # type: ignore[index]
+    counts = past.values("10.0.0.1:8000", "request_duration_seconds_count")
     (row,) = [row for row, series in enumerate(found[0].series) if series.name == "request_duration_seconds_count"]
     # The scrape at 300 s is torn, so what came between 285 s and 315 s is in the second block.
     assert found[0].gains[row, 1:4].tolist() == pytest.approx(
@@ -230,9 +236,7 @@ def test_a_target_of_two_collectors_counts_once(past: Past) -> None:
         range(past.start_ms - BLOCK_MS + BLOCK_MS, past.start_ms + 2_400_000, BLOCK_MS)
     )
     assert (found.source, found.versions, found.layer) == ("vllm", "0.33", "engine")
-    fake = FakeTarget("r0", SHARED, 9)
-    pages = [fake.exposition(elapsed) for elapsed in range(0, 2_400, 15)]
-    tokens = [float(re.search(r"\noutput_tokens_total\S* (\S+)", page)[1]) for page in pages]  # type: ignore[index]
+    tokens = past.values("r0", "output_tokens_total")
     (row,) = [row for row, series in enumerate(found.series) if series.name == "output_tokens_total"]
     expected = [tokens[last] - tokens[last - 20] for last in range(40, 160, 20)]
     assert found.gains[row, 1:-1].tolist() == pytest.approx(expected)

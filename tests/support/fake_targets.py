@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import accumulate
 from pathlib import Path
@@ -92,13 +93,13 @@ class FakeTarget:
             active = self._active(elapsed)
             self._step(idle=any(incident.idle for incident in active))
             missing = [incident for incident in active if incident.missing]
-            return render(
-                Sample(name, labels, value)
-                for (name, labels), value in self._series.items()
-                if not any(
-                    fnmatch(name, incident.missing) and self._random.random() < incident.share for incident in missing
-                )
-            )
+            shown = [Sample(name, labels, value) for (name, labels), value in self._series.items()]
+            for incident in missing:
+                shown = [
+                    sample for sample in shown
+                    if not (fnmatch(sample.name, incident.missing) and self._random.random() < incident.share)
+                ]  # fmt: skip
+            return render(shown)
 
     def is_known(self, elapsed: float) -> bool:
         """Whether discovery has this target now."""
@@ -124,15 +125,8 @@ class FakeTarget:
                 # Of one process, as long as it lives.
                 self._series.setdefault((metric.name, self.identity.labels()), _FIRST_START + self._previous)
             elif metric.component in (component, "process") and (self.gpu_errors or metric.name not in _OF_EXPORTERS):
-                for labels in self._label_sets(metric):
+                for labels in _label_sets(metric.name, self.identity):
                     _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
-
-    def _label_sets(self, metric: Metric) -> Iterator[Labels]:
-        sets: list[dict[str, str]] = [{}]
-        for label in metric.labels:
-            sets = [{**rest, label: value} for rest in sets for value in _values(metric, label)]
-        identity = dict(self.identity.labels())
-        yield from (make_labels({**identity, **extra}) for extra in sets)
 
     def _walk_counter(self, metric: Metric, labels: Labels, events: int) -> None:
         # A labelled counter exists from its first event on, and each value of its label is rarer than the one before.
@@ -156,7 +150,7 @@ class FakeTarget:
         for value in values:
             counts[bisect_left(metric.edges, value)] += 1
         for edge, below in zip((*metric.edges, float("inf")), accumulate(counts), strict=True):
-            self._add(f"{metric.name}_bucket", make_labels((*labels, ("le", format_edge(edge)))), below)
+            self._add(f"{metric.name}_bucket", _with_edge(labels, edge), below)
         self._add(f"{metric.name}_sum", labels, sum(values))
         self._add(f"{metric.name}_count", labels, len(values))
 
@@ -175,13 +169,31 @@ _WALKS: Mapping[str, Callable[[FakeTarget, Metric, Labels, int], None]] = {
 }
 
 
+# A past of targets asks for the same few hundred labels and series at each of its scrapes.
+@cache
+def _label_sets(name: str, identity: Identity) -> tuple[Labels, ...]:
+    metric = METRICS[name]
+    sets: list[dict[str, str]] = [{}]
+    for label in metric.labels:
+        sets = [{**rest, label: value} for rest in sets for value in _values(metric, label)]
+    return tuple(make_labels({**dict(identity.labels()), **extra}) for extra in sets)
+
+
+@cache
+def _with_edge(labels: Labels, edge: float) -> Labels:
+    return make_labels((*labels, ("le", format_edge(edge))))
+
+
+_series_text = cache(format_series)
+
+
 def _values(metric: Metric, label: str) -> tuple[str, ...]:
     return metric.label_values.get(label) or _OPEN_VALUES[label]
 
 
 def render(samples: Iterable[Sample]) -> str:
     """The samples as Prometheus text, without types, which Prometheus 2 does not need."""
-    return "".join(f"{format_series(name, labels)} {format_value(value)}\n" for name, labels, value in samples)
+    return "".join(f"{_series_text(name, labels)} {format_value(value)}\n" for name, labels, value in samples)
 
 
 class FakeTargets:

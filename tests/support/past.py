@@ -7,14 +7,17 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from servescope.contract.samples import format_series, format_value, make_labels
-from servescope.sources.parse import parse_exposition
+from servescope.contract.samples import Labels, format_series, format_value, make_labels
+from servescope.sources.cache import SeriesCache
+from servescope.sources.parse import learn_page
 from tests.support.prometheus import Prometheus, running
 from tests.support.promtool import run
 
 INTERVAL_MS = 15_000
+_SERIES = SeriesCache()  # each scrape of a target has the lines of the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +55,18 @@ def make_blocks(text: Path, promtool: Path, folder: Path) -> None:
 def _lines(scrape: Scraped) -> Iterator[str]:
     attached = make_labels(scrape.attached)
     yield f"{format_series('up', attached)} {0 if scrape.text is None else 1}"
-    for name, labels, value in parse_exposition(scrape.text or "").samples:
-        own = {f"exported_{label}" if label in scrape.attached else label: text for label, text in labels}
+    page, values = learn_page((scrape.text or "").encode(), _SERIES)
+    for (name, labels), value in zip(page.series, values.tolist(), strict=True):
         if math.isfinite(value):
-            yield f"{format_series(name, make_labels({**own, **scrape.attached}))} {format_value(value)}"
+            yield f"{_stored_series(name, labels, attached)} {format_value(value)}"
+
+
+@cache
+def _stored_series(name: str, own: Labels, attached: Labels) -> str:
+    """A series as a Prometheus stores it: labels that it attached have precedence."""
+    taken = dict(attached)
+    renamed = {f"exported_{label}" if label in taken else label: text for label, text in own}
+    return format_series(name, make_labels({**renamed, **taken}))
 
 
 def in_milliseconds(path: Path) -> Iterator[str]:

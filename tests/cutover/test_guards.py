@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 from benchmarks import _judge_trials
+from benchmarks._judge_experiments import NO_HARM
 from benchmarks._judge_guards import HARMS
 from benchmarks._judge_traffic import Harm
-from benchmarks._judge_trials import Order, run_trials
+from benchmarks._judge_trials import Order, Trial, run_trials
 from servescope.cutover.evidence.derived import cache_in_a_day
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import Judgement
@@ -109,27 +113,32 @@ def test_without_a_control_a_morning_is_no_leak() -> None:
     assert cache_in_a_day(np.full((0, 144), np.nan), v2)[-1] < 1.0
 
 
-@trials("days", 6, 300)
+@cache
+def trials_of(share: float, pasts: int) -> list[Trial]:
+    """Six days of equal stacks after each of so many pasts; with a quarter of the requests on v2 two of each harm."""
+    orders = [Order(6, (NO_HARM,)), *([Order(2, tuple(HARMS))] if share == 0.25 else [])]
+    with TemporaryDirectory() as folder, patch.object(_judge_trials, "CACHE", Path(folder)):
+        return [trial for past in range(pasts) for trial in run_trials(share, past, orders)]
+
+
+@trials("pasts", 1, 50)
 @pytest.mark.parametrize("share", [pytest.param(0.05, marks=pytest.mark.proof), 0.25])
-def test_equal_stacks_are_seldom_withheld(
-    days: int, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_stacks_are_seldom_withheld(pasts: int, share: float) -> None:
     """Harm of a guard is called proven within a day in at most one cutover of twenty of two equal stacks."""
-    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
-    equal = [trial for past in range(days // 6) for trial in run_trials(share, past, [Order(6, (Harm(),))])]
+    equal = [trial for trial in trials_of(share, pasts) if trial.harm == NO_HARM]
+    days = 6 * pasts
 
     assert len(equal) == days
     assert sum(bool(trial.guards) for trial in equal) <= 0.05 * days + 2.0 * (0.05 * days) ** 0.5
 
 
-@trials("days", 2, 100)
+@trials("pasts", 1, 50)
 @pytest.mark.parametrize("harm", HARMS, ids=HARMS.values())
-def test_most_quiet_harm_is_found_within_a_day(
-    days: int, harm: Harm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_most_quiet_harm_is_found_within_a_day(pasts: int, harm: Harm) -> None:
     """By a guard, or as harm of what is required, in nine cutovers of ten; and hardly any ends HEALTHY."""
-    monkeypatch.setattr(_judge_trials, "CACHE", tmp_path)
-    found = [trial for past in range(days // 2) for trial in run_trials(0.25, past, [Order(2, (harm,))])]
+    found = [trial for trial in trials_of(0.25, pasts) if trial.harm == harm]
+    days = 2 * pasts
 
+    assert len(found) == days
     assert sum(bool(trial.guards) or trial.degraded is not None for trial in found) >= 0.9 * days
     assert sum(trial.last != "HEALTHY" for trial in found) >= 0.9 * days

@@ -300,8 +300,8 @@ def _within(
 
 
 def judged(evidence: Evidence, story: Story = STORY, *, at_ms: int | None = None) -> Judgement:
-    frozen = freeze(plan_of(story.share), evidence, story.started_ms)
-    return judge(frozen, evidence, (Decision("start", story.started_ms, stage=0),), at_ms or story.end_ms)
+    # What is made of a story for an hour of the cutover leaves its past as it is.
+    return judge(frozen_of(story), evidence, (Decision("start", story.started_ms, stage=0),), at_ms or story.end_ms)
 
 
 def first_token(judgement: Judgement) -> MetricJudgement:

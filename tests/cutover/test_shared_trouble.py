@@ -18,7 +18,7 @@ ERRING = Harm("errors", 4.0)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("share", "days"), [(0.25, 2), *(pytest.param(each, 300, marks=pytest.mark.proof) for each in (0.05, 0.25, 0.5))]
+    ("share", "days"), [(0.25, 1), *(pytest.param(each, 300, marks=pytest.mark.proof) for each in (0.05, 0.25, 0.5))]
 )
 @pytest.mark.parametrize("world", ["clustered-errors", "outage", "storms"])
 def test_trouble_that_both_have_is_no_harm_and_hides_none(

@@ -230,16 +230,11 @@ def _histogram(
     """Observations that are log-normal: their counts by edge, and their sum."""
     edges = METRICS[name].edges
     assert edges is not None
-    below = {each: _CDF((np.log(edges) - math.log(each)) / spread) for each in set(median.tolist())}
-    shares = {each: np.diff(np.concatenate([[0.0], cdf, [1.0]])) for each, cdf in below.items()}
-    counts = np.array(
-        [
-            random.multinomial(int(many), np.maximum(shares[each], 0.0) / shares[each].sum())
-            for many, each in zip(count, median.tolist(), strict=True)
-        ],
-        dtype=float,
-    )
-    cumulative = np.cumsum(counts, axis=1).T if count.size else np.zeros((len(edges) + 1, 0))
+    medians, which = np.unique(median, return_inverse=True)
+    below = _CDF((np.log(edges) - np.log(medians)[:, None]) / spread)
+    shares = np.maximum(np.diff(below, axis=1, prepend=0.0, append=1.0), 0.0)
+    counts = random.multinomial(count.astype(int), (shares / shares.sum(axis=1, keepdims=True))[which]).astype(float)
+    cumulative = np.cumsum(counts, axis=1).T
     mean = median * math.exp(spread**2 / 2)
     deviation = mean * math.sqrt(math.exp(spread**2) - 1.0)
     total = count * mean + np.sqrt(count) * deviation * random.standard_normal(count.size)

@@ -68,7 +68,7 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
     counts = zip(zero_unknown(v1_requests).tolist(), zero_unknown(v2_requests).tolist(), strict=True)
     for block, (v1, v2) in enumerate(counts):
         least_v1, least_v2 = least_v1 + v1, least_v2 + v2
-        if min(least_v1, least_v2) >= enough or block - first + 1 == most:
+        if (least_v1 >= enough and least_v2 >= enough) or block - first + 1 == most:
             firsts.append(first)
             lasts.append(block)
             first, least_v1, least_v2 = block + 1, 0.0, 0.0

@@ -215,7 +215,7 @@ def lasting(blocks: int) -> Evidence:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blocks", [pytest.param(1, marks=pytest.mark.proof), 2, 4])
+@pytest.mark.parametrize("blocks", [*(pytest.param(each, marks=pytest.mark.proof) for each in (1, 2)), 4])
 def test_requests_that_have_not_ended_yet_are_not_unanswered(blocks: int) -> None:
     """Where v1's last ten and twenty minutes, v2's first ones cannot succeed before; once they do, silence is harm."""
     slow = lasting(blocks)

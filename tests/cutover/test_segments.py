@@ -27,6 +27,7 @@ from servescope.judge.checkpoints.fold_codec import decode, encode
 from servescope.judge.report.report import render_report
 from servescope.judge.report.text import describe_judgement
 from tests.support.cutover_evidence import Side, Story, plan_of
+from tests.support.drawing import trials
 from tests.support.segmented_evidence import Tenant, segmented, tenants_of, without_segments
 
 STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
@@ -245,8 +246,10 @@ def minutes(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [2, pytest.param(300, marks=pytest.mark.proof)])
-@pytest.mark.parametrize(("count", "wander"), [(10, 0.0), (30, 0.0), (30, 0.1)])
+@trials("days", 1, 300)
+@pytest.mark.parametrize(
+    ("count", "wander"), [(10, 0.0), pytest.param(30, 0.0, marks=pytest.mark.proof), (30, 0.1)]
+)  # fmt: skip
 def test_equal_tenants_are_never_harmed_on_nearly_all_days(count: int, wander: float, days: int) -> None:
     """At no look of a day is any of them, but on one day of twenty at most; also where each is slower on either arm
     for an hour now and then."""
@@ -256,10 +259,14 @@ def test_equal_tenants_are_never_harmed_on_nearly_all_days(count: int, wander: f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("days", [2, pytest.param(300, marks=pytest.mark.proof)])
+@trials("days", 1, 300)
 @pytest.mark.parametrize(
-    ("share", "slower", "within"), [(0.25, 2.0, 60), (0.25, 3.0, 60), (0.05, 2.0, 240), (0.05, 3.0, 240)]
-)
+    ("share", "slower", "within"),
+    [
+        (0.25, 2.0, 60), pytest.param(0.25, 3.0, 60, marks=pytest.mark.proof),
+        pytest.param(0.05, 2.0, 240, marks=pytest.mark.proof), (0.05, 3.0, 240),
+    ],
+)  # fmt: skip
 def test_a_slow_tenant_is_found_soon(share: float, slower: float, within: int, days: int) -> None:
     """One of 3 % of the requests, of thirty; half of the days within this time, and no other with it."""
     found = [minutes(seed, 30, share=share, hours=8, slower=slower) for seed in range(days)]

@@ -41,14 +41,21 @@ class SeriesRows:
         self.series = series
         self.by_name: dict[str, list[int]] = {}
         self._labels = [dict(each.labels) for each in series]
+        self._by_segment: dict[tuple[str, str], list[int]] = {}
         for row, each in enumerate(series):
             self.by_name.setdefault(each.name, []).append(row)
+            self._by_segment.setdefault((each.name, self._labels[row].get(SEGMENT, "")), []).append(row)
         self.doubled = len(set(series)) < len(series)
         self.segments = tuple(sorted({labels[SEGMENT] for labels in self._labels if SEGMENT in labels}))
 
     def of(self, part: Part) -> list[int]:
         """The rows of one part of a sum."""
-        rows = self.by_name.get(part.series, [])
+        # There may be a thousand segments, each of which is asked for.
+        segment = next((values for label, values in part.where if label == SEGMENT), ())
+        if len(segment) == 1 and isinstance(segment[0], str):
+            rows = self._by_segment.get((part.series, segment[0]), [])
+        else:
+            rows = self.by_name.get(part.series, [])
         return [row for row in rows if not part.where or matches(self._labels[row], part.where)]
 
     def in_segment(self, rows: Sequence[int], segment: str) -> list[int]:

@@ -45,12 +45,14 @@ def serve_steadily(mix: SteadyMix, *, hours: int, seed: int) -> tuple[ServedTraf
     prompts, outputs = np.rint(prompts), np.maximum(np.rint(outputs), 2.0)
     decoding = (outputs - 1) * mix.pace
     ends = arrivals + firsts + decoding
-    tokens, requests = np.zeros(seconds), np.zeros(seconds)
-    for arrival, first, end, prompt, output in zip(arrivals, firsts, ends, prompts, outputs, strict=True):
-        there = slice(max(int(np.ceil(arrival)), 0), max(min(int(np.ceil(end)), seconds), 0))
-        since = np.arange(there.start, there.stop) - arrival - first
-        tokens[there] += prompt + output * np.clip(since / (end - arrival - first), 0.0, 1.0)
-        requests[there] += 1
+    tokens = np.zeros(seconds)
+    from_second, to_second = (np.clip(np.ceil(each), 0, seconds).astype(int) for each in (arrivals, ends))
+    begun, ended_before = (np.bincount(each, minlength=seconds + 1)[:-1] for each in (from_second, to_second))
+    requests = np.cumsum(begun - ended_before).astype(float)
+    each_request = (from_second, to_second, arrivals + firsts, decoding, prompts, outputs)
+    for begin, end, answered, lasts, prompt, output in zip(*(each.tolist() for each in each_request), strict=True):
+        done = (np.arange(begin, end) - answered) / lasts
+        tokens[begin:end] += prompt + output * np.minimum(np.maximum(done, 0.0), 1.0)
     column = np.floor(ends / BLOCK_SECONDS).astype(int)
     ended = (column >= 0) & (column < blocks)
 

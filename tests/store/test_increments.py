@@ -257,7 +257,7 @@ def test_a_limit_on_the_size_leaves_increments_when_scrapes_are_gone(store: Stor
     """Scrapes go first, down to a day of them, then increments down to a day, and then the rest."""
     store.set_target(replace(STATUS, scrape_interval_ms=600_000))
     chance, empty = np.random.default_rng(1), store._retention.used_bytes()
-    series = [Series("input_tokens_total", (("k", str(number)),)) for number in range(400)]
+    series = [Series("input_tokens_total", (("k", str(number)),)) for number in range(200)]
     for day in range(3):
         with store.transaction():
             for second in range(0, 86_400, 600):

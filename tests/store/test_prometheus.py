@@ -35,6 +35,7 @@ from servescope.store.prometheus.scrapes import read_all_samples
 from servescope.store.prometheus.selectors import format_time, selector
 from tests.conftest import ROOT
 from tests.support.answering import Answer, Handler, answering
+from tests.support.authorities import Authority
 from tests.support.echoes import echoes, shows
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds
@@ -277,6 +278,13 @@ def test_an_untrusted_certificate_is_said(tmp_path: Path) -> None:
     """TLS is checked by the system's trust, or by the certificates given alone."""
     with pytest.raises(UsageError, match="tls_ca_file"):
         connect("https://127.0.0.1", {"ca_file": str(tmp_path / "none.pem")})
+
+    authority = Authority(tmp_path)
+    with answering(lambda request: request.vector("1"), authority.server("127.0.0.1")) as url:
+        url = url.replace("http:", "https:")
+        with pytest.raises(PrometheusError, match="certificate"):
+            Prometheus(url).query("x", at_ms=0)
+        assert len(connect(url, {"ca_file": str(authority.path)}).query("x", at_ms=0)) == 1
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:9090", "ftp://x", "http://", "http://x/?a=b", "http://x y", ""])

@@ -50,7 +50,7 @@ class SeriesRows:
 
     def of(self, part: Part) -> list[int]:
         """The rows of one part of a sum."""
-        # There may be a thousand segments, each of which is asked for.
+        # Each segment is asked for, and each has its series of every name.
         segment = next((values for label, values in part.where if label == SEGMENT), ())
         if len(segment) == 1 and isinstance(segment[0], str):
             rows = self._by_segment.get((part.series, segment[0]), [])

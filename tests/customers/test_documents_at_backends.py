@@ -275,7 +275,7 @@ def check_silence(customer: Customer, silence: Sequence[str], server: Prometheus
     assert named(boundary_ms + 20 * MINUTE) == ["live", "quiet"]
 
 
-SCRAPE_MS: Final = 15_000
+SCRAPE_MS: Final = 30_000
 _EVENTS: Final = 3
 """How many events of each kind there are between two scrapes."""
 
@@ -287,21 +287,26 @@ def write_full_past(path: Path, until_ms: Mapping[Identity, int], start_ms: int)
             store.set_target(
                 TargetStatus(identity.target_id, "http://127.0.0.1:9/metrics", identity, scrape_interval_ms=SCRAPE_MS)
             )
+            page = list(_page(identity, start_ms))
             for number, time_ms in enumerate(range(start_ms, end_ms + 1, SCRAPE_MS), 1):
-                snapshot = Snapshot.of(list(_page(identity, number, start_ms)))
+                snapshot = Snapshot.of(
+                    [each._replace(value=each.value * number) if grows else each for each, grows in page]
+                )
                 store.append_scrape(identity.target_id, time_ms, snapshot)
                 store.append_figures(identity.deployment(), time_ms, dict.fromkeys(_figure_keys(), 0.5))
 
 
-def _page(identity: Identity, number: int, start_ms: int) -> Iterator[Sample]:
+def _page(identity: Identity, start_ms: int) -> Iterator[tuple[Sample, bool]]:
+    """The first scrape of a replica, and what of it is counted up: the n-th has n times as much."""
     for metric in METRICS.values():
         for labels in _label_sets(metric, identity):
             if metric.kind == "histogram":
-                yield from _histogram(metric, labels, number)
+                yield from ((sample, True) for sample in _histogram(metric, labels))
             elif metric.name == REPLICA_START_TIME:
-                yield Sample(metric.name, labels, start_ms / 1000)
+                yield Sample(metric.name, labels, start_ms / 1000), False
             else:
-                yield Sample(metric.name, labels, float(_EVENTS * number) if metric.kind == "counter" else 0.5)
+                is_counter = metric.kind == "counter"
+                yield Sample(metric.name, labels, float(_EVENTS) if is_counter else 0.5), is_counter
 
 
 def _label_sets(metric: Metric, identity: Identity) -> Iterator[Labels]:
@@ -309,10 +314,10 @@ def _label_sets(metric: Metric, identity: Identity) -> Iterator[Labels]:
         yield make_labels((*identity.labels(), *zip(metric.labels, values, strict=True)))
 
 
-def _histogram(metric: Metric, labels: Labels, number: int) -> Iterator[Sample]:
+def _histogram(metric: Metric, labels: Labels) -> Iterator[Sample]:
     assert metric.edges is not None
     edges = (*map(format_edge, metric.edges), "+Inf")
-    for edge, count in zip(edges, accumulate([_EVENTS * number] * len(edges)), strict=True):
+    for edge, count in zip(edges, accumulate([_EVENTS] * len(edges)), strict=True):
         yield Sample(f"{metric.name}_bucket", make_labels((*labels, ("le", edge))), float(count))
     yield Sample(f"{metric.name}_count", labels, float(count))
     yield Sample(f"{metric.name}_sum", labels, float(count))

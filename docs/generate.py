@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from docs.engines import render_engines, render_summary
@@ -52,19 +53,30 @@ def main() -> int:
         prog="python -m docs.generate", description="Write the pages that are generated from the code."
     )
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is out of date")
-    check = parser.parse_args().check
+    parser.add_argument(
+        "--but",
+        action="append",
+        default=[],
+        metavar="PAGE",
+        help="leave out the page of this file name; may be given again",
+    )
+    arguments = parser.parse_args()
+    pages: dict[Path, Callable[[], str]] = {
+        PAGE: render_metrics,
+        DESCRIPTION: render_description,
+        JUDGEMENT_SCHEMA: render_judgement_schema,
+        MIGRATION_SCHEMA: render_migration_schema,
+        **render_engines(),
+        **{path: partial(fill_tables, path) for path in TABLES},
+    }
     old = 0
-    for path, text in (
-        (PAGE, render_metrics()),
-        (DESCRIPTION, render_description()),
-        (JUDGEMENT_SCHEMA, render_judgement_schema()),
-        (MIGRATION_SCHEMA, render_migration_schema()),
-        *((path, render()) for path, render in render_engines().items()),
-        *((path, fill_tables(path)) for path in TABLES),
-    ):
+    for path, render in pages.items():
+        if path.name in arguments.but:
+            continue
+        text = render()
         if path.is_file() and path.read_text(encoding="utf-8") == text:
             continue
-        if check:
+        if arguments.check:
             sys.stderr.write(f"{path} is out of date: run `python -m docs.generate`\n")
             old = 1
         else:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
+import pip
 import pytest
 
 import install
@@ -48,6 +50,10 @@ def test_what_is_configured_for_uv_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.slow
 def test_no_uv_for_this_platform_is_reported_with_what_to_do_instead(tmp_path: Path) -> None:
     """The error names what was asked for and the slower way, and is no traceback."""
+    venv.create(tmp_path / "venv")
+    (packages,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    # Installing it there takes longer than all the rest.
+    (packages / "pip").symlink_to(Path(pip.__file__).parent)
     done = subprocess.run(
         [sys.executable, ROOT / "install.py", "--environment", tmp_path / "venv", "requirements.lock"],
         capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin", "PIP_NO_INDEX": "1"},

@@ -28,7 +28,8 @@ def install_wheel(wheel: Path, environment: Path) -> dict[str, str]:
     """
     venv.create(environment)
     python = environment / "bin" / "python"
-    _run("-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index", str(wheel))
+    options = ("--quiet", "--no-deps", "--no-index", "--no-compile")
+    _run("-m", "pip", "--python", str(python), "install", *options, str(wheel))
     (packages,) = environment.glob("lib/python*/site-packages")
     (packages / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
     path = f"{environment / 'bin'}:/usr/local/bin:/usr/bin:/bin"

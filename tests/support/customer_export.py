@@ -10,15 +10,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unittest.mock import patch
 
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Sample, Snapshot, make_labels
 from servescope.settings.clock import EmulatedTime
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.support.commands import run
 from tests.support.otlp_receiver import Receiver
 from tests.support.programs import answers, end
 from tests.support.prometheus import free_port
@@ -82,18 +84,16 @@ class Exported:
     address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
     pull_address: str = field(default_factory=lambda: f"127.0.0.1:{free_port()}")
 
-    def command(self, verb: str, *arguments: str) -> list[str]:
+    def words(self, verb: str, *arguments: str) -> list[str]:
         """A verb of `servescope customers` on this folder."""
-        return [sys.executable, "-m", "servescope.cli", "customers", verb, "--config", "customers.toml", *arguments]
+        return ["customers", verb, "--config", "customers.toml", *arguments]
 
-    def run(self, verb: str, *arguments: str, errors: bool = False) -> str:
-        """What a verb prints; with `errors` what it warns of."""
-        done = subprocess.run(
-            self.command(verb, *arguments), cwd=self.folder, env=self.environment(), capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
+    def run(self, verb: str, *arguments: str) -> str:
+        """What a verb prints."""
+        with chdir(self.folder), patch.dict(os.environ, self.environment()):
+            done = run(*self.words(verb, *arguments))
         assert done.returncode == 0, done.stderr
-        return done.stderr if errors else done.stdout
+        return done.stdout
 
     def environment(self) -> dict[str, str]:
         """Of a process that lives in the clock's time."""
@@ -103,7 +103,8 @@ class Exported:
     def running(self, *past: str) -> Iterator[subprocess.Popen[bytes]]:
         """The export of the store, or of a past of its own, once it answers; killed in the end as `kill -9` does."""
         chosen = past or ("--store", "past.db")
-        command = self.command("run", *chosen, "--listen", self.address, "--pull-listen", self.pull_address)
+        words = self.words("run", *chosen, "--listen", self.address, "--pull-listen", self.pull_address)
+        command = [sys.executable, "-m", "servescope.cli", *words]
         with (self.folder / "run.log").open("ab") as log:
             process = subprocess.Popen(command, cwd=self.folder, env=self.environment(), stdout=log, stderr=log)
         try:

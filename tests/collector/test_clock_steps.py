@@ -48,7 +48,7 @@ def value(families: Iterable[object], name: str, **labels: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("restarts", ["never", "while ahead", "afterwards", "twice"])
-@pytest.mark.parametrize("ahead", [600.0, YEAR])
+@pytest.mark.parametrize("ahead", [pytest.param(600.0, marks=pytest.mark.proof), YEAR])
 async def test_a_clock_that_was_ahead_for_a_minute_leaves_nothing(
     tmp_path: Path, ahead: float, restarts: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,7 +72,7 @@ def test_a_clock_that_is_behind_gives_a_new_owner_nothing_of_the_former_one(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temporality", ["cumulative", "delta"])
-@pytest.mark.parametrize("ahead_ms", [10 * MINUTE, 50 * MINUTE])
+@pytest.mark.parametrize("ahead_ms", [10 * MINUTE, pytest.param(50 * MINUTE, marks=pytest.mark.proof)])
 def test_a_change_by_a_clock_that_is_ahead_is_a_gap_of_the_new_owner(
     tmp_path: Path, temporality: Temporality, ahead_ms: int
 ) -> None:

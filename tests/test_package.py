@@ -11,6 +11,7 @@ import pytest
 
 from servescope.cli import COMMANDS
 from tests.conftest import ROOT
+from tests.support.commands import run
 from tests.support.installed import build_wheel, install_wheel
 from tests.support.waiting import deadline_seconds
 
@@ -70,27 +71,27 @@ def test_the_wheel_writes_what_is_committed(wheel: Path, tmp_path: Path) -> None
     for name in ("alerts", "dashboards"):
         (place / f"{name}.py").write_text("raise ImportError('somebody else is called so')", encoding="utf-8")
 
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run_installed(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["servescope", *words], cwd=place, env=variables, capture_output=True, text=True, check=False,
             timeout=deadline_seconds(),
         )  # fmt: skip
 
     for command, package in (("dashboards", "dashboards"), ("rules", "alerts")):
-        written = run(command, "--output", command)
+        written = run_installed(command, "--output", command)
         assert (written.returncode, written.stdout, written.stderr) == (0, "", "")
         committed = files_of(ROOT / package / "generated")
         assert files_of(place / command) == committed
         stale = place / command / min(committed)
         stale.write_text("", encoding="utf-8")
-        checked = run(command, "--output", command, "--check")
+        checked = run_installed(command, "--output", command, "--check")
         assert (checked.returncode, checked.stderr.count("\n")) == (1, 1)
         assert f"{stale.relative_to(place)} is out of date" in checked.stderr
-        nowhere = run(command)
+        nowhere = run_installed(command)
         assert nowhere.returncode == 2
         assert "--output" in nowhere.stderr
     bundle = ROOT / "deploy/kubernetes/rules/rules.yaml"
-    assert run("rules", "--format", "prometheusrule").stdout == bundle.read_text(encoding="utf-8")
+    assert run_installed("rules", "--format", "prometheusrule").stdout == bundle.read_text(encoding="utf-8")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -132,7 +133,7 @@ def loaded_by(statement: str) -> set[str]:
 @pytest.mark.parametrize("command", sorted(COMMANDS))
 def test_every_command_has_help(command: str) -> None:
     """Each command prints its usage."""
-    answer = servescope(command, "--help")
+    answer = run(command, "--help")
 
     assert answer.returncode == 0
     assert f"usage: servescope {command}" in answer.stdout

@@ -157,10 +157,10 @@ def test_the_event_log_says_what_was_dropped(store: Store) -> None:
     event = store.drop_future()
     assert event == Event(
         at(50), "clock_set_back", (),
-        "the clock was set back from 2027-01-15T08:34:45Z to 2027-01-15T08:12:30Z: what was stored as later is "
+        "the clock was set back from 2027-01-15T08:50:00Z to 2027-01-15T08:12:30Z: what was stored as later is "
         "dropped, 40 scrapes and 40 evaluations",
         (
-            ("from_ms", str(at(139))), ("to_ms", str(at(50))), ("first_ms", str(at(100))),
+            ("from_ms", str(at(200))), ("to_ms", str(at(50))), ("first_ms", str(at(100))),
             ("missing_from_ms", str(at(11))),
             ("scrapes", "40"), ("figures", "40"), ("increments", "2"),
         ),
@@ -171,6 +171,28 @@ def test_the_event_log_says_what_was_dropped(store: Store) -> None:
         (at(50), "deploy", "chat 1.5"),
         (at(50), "clock_set_back", event.text),
     ]
+    assert store.drop_future() is None
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda store: store.append_events([Event(at(90), "deploy", (), "chat 1.5")]),
+        lambda store: store.record_settings(at(90), SETTINGS),
+        lambda store: store.append_sums(at(90), {CHAT: [1.0]}),
+    ],
+    ids=["event", "settings", "sums"],
+)
+def test_what_is_later_is_found_without_a_scrape_or_figures(store: Store, append: Callable[[Store], None]) -> None:
+    """As a clock that was set back twice leaves it, or one that was ahead of a collector without targets."""
+    store.now_ms = lambda: at(90)
+    assert store.drop_future() is None
+    append(store)
+    store.now_ms = lambda: at(50)
+    event = store.drop_future()
+    assert event is not None
+    assert dict(event.detail)["from_ms"] == str(at(90))
+    assert {each.time_ms for each in store.read_events(0, EVER)} == {at(50)}
     assert store.drop_future() is None
 
 

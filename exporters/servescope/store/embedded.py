@@ -158,7 +158,7 @@ class Store(StoreConnection, History):
     def _append(self, kind: int, owner: int, time_ms: int, layout: int | None, body: bytes | None) -> None:
         self._recent.append(kind, owner, time_ms, layout, body)
         self._packer.note(kind, owner)
-        self._times.note(kind, owner, time_ms)
+        self._times.note_row(kind, owner, time_ms)
 
     # --- A clock that was set -----------------------------------------------------------------------------------------
 
@@ -214,7 +214,9 @@ class Store(StoreConnection, History):
     @guarded
     def record_settings(self, time_ms: int, settings: records.RecordedSettings) -> None:
         """Keep how figures are derived from a time on, now at the latest; nothing is written while it is the same."""
-        self._settings.record(self._times.until(time_ms), settings)
+        since_ms = self._times.until(time_ms)
+        self._settings.record(since_ms, settings)
+        self._times.note(since_ms)
 
     @guarded
     def write_alerts(self, alerts: Iterable[records.KeptAlert]) -> None:
@@ -225,7 +227,10 @@ class Store(StoreConnection, History):
     @guarded
     def append_events(self, events: Iterable[Event]) -> None:
         """Add events to the log; what is of later happened now."""
-        self._events.append(replace(each, time_ms=self._times.until(each.time_ms)) for each in events)
+        for each in events:
+            known = replace(each, time_ms=self._times.until(each.time_ms))
+            self._events.append([known])
+            self._times.note(known.time_ms)
 
     @guarded
     def append_sums(self, time_ms: int, sums: Sums, *, follows: bool = False) -> None:
@@ -236,6 +241,7 @@ class Store(StoreConnection, History):
         last_ms = (self._alerts.last_sums_ms() or 0) - AHEAD_MS if follows else 0
         self._times.check(time_ms, last_ms, "the sums of objectives", len(sums))
         self._alerts.append_sums(time_ms, sums)
+        self._times.note(time_ms)
 
     @guarded
     def forget_sums(self, times: Iterable[int]) -> None:

@@ -45,6 +45,11 @@ class EventTable:
             decode(body, partial(_event, time_ms, kind), self._path, "an event") for time_ms, kind, body in rows[::-1]
         ]
 
+    def last_ms(self) -> int | None:
+        """When the last one was; None without any."""
+        (last,) = self._connection.execute("SELECT max(time_ms) FROM events").fetchone()
+        return None if last is None else int(last)
+
     def move_to(self, time_ms: int) -> None:
         """Have those that are later than an instant be of it, in their order: they did happen before."""
         self._connection.execute(

@@ -38,6 +38,10 @@ class FutureRows:
         self._layouts, self._rows = layouts, rows
 
     def newest_ms(self) -> int:
+        """When the last of all is from that has a time of its own, events and settings as well; 0 without any."""
+        return max(self._last_row_ms(), self._events.last_ms() or 0, self._settings.last_ms() or 0)
+
+    def _last_row_ms(self) -> int:
         """When the last row of whatever owner is from, 0 without any."""
         ends = (end for kind in _KINDS.values() for end in self._rows.ends(kind, self._owners.rows(kind)))
         return max((self._alerts.last_sums_ms() or 0, *ends))
@@ -52,9 +56,9 @@ class FutureRows:
 
         Events stay, as of that instant, and so do the settings of figures and the states of alerts.
         """
-        newest_ms = self.newest_ms()
+        newest_ms, last_row_ms = self.newest_ms(), self._last_row_ms()
         firsts = (self._rows.first_ms_after(SCRAPES, owner, now_ms) for owner in self._owners.rows(SCRAPES))
-        first_ms = min((first for first in firsts if first is not None), default=newest_ms)
+        first_ms = min((first for first in firsts if first is not None), default=last_row_ms)
         dropped = {
             name: sum(self._rows.delete_after(kind, owner, now_ms) for owner in self._owners.rows(kind))
             for name, kind in _KINDS.items()
@@ -62,7 +66,7 @@ class FutureRows:
         self._alerts.forget_after(now_ms)
         # Of what was dropped the clock shows how long it was, not when: the last of it is from just now.
         kept_until_ms = max(self._rows.ends(SCRAPES, self._owners.rows(SCRAPES)), default=0)
-        missing_from_ms = min(kept_until_ms, now_ms - (newest_ms - first_ms))
+        missing_from_ms = min(kept_until_ms, now_ms - (last_row_ms - first_ms))
         self._settings.forget_after(now_ms)
         self._owners.forget_after(now_ms, lambda target: self._rows.last_ms(SCRAPES, target, now_ms))
         self._layouts.forget_after(now_ms)
@@ -92,7 +96,7 @@ class StoredTimes:
         return min(time_ms, self._now_ms() + AHEAD_MS)
 
     def newest_ms(self) -> int:
-        """When the last row of whatever owner is from, 0 without any."""
+        """When the last of all that is stored is from, 0 without any."""
         if self._newest_ms is None:
             self._newest_ms = self._future.newest_ms()
         return self._newest_ms
@@ -103,10 +107,14 @@ class StoredTimes:
             self._last[kind, owner] = self._rows.last_ms(kind, owner, LATEST_MS) or 0
         return self._last[kind, owner]
 
-    def note(self, kind: int, owner: int, time_ms: int) -> None:
+    def note_row(self, kind: int, owner: int, time_ms: int) -> None:
         """Notice a row that was added."""
         if (kind, owner) in self._last:
             self._last[kind, owner] = max(self._last[kind, owner], time_ms)
+        self.note(time_ms)
+
+    def note(self, time_ms: int) -> None:
+        """Notice that something of this time was added."""
         if self._newest_ms is not None:
             self._newest_ms = max(self._newest_ms, time_ms)
 

@@ -29,6 +29,11 @@ class SettingsTable:
             return None
         return decode(text, lambda stored: RecordedSettings(**stored), self._path, "the settings of figures")
 
+    def last_ms(self) -> int | None:
+        """Since when the last ones are in force; None without any."""
+        (last,) = self._connection.execute("SELECT max(time_ms) FROM settings").fetchone()
+        return None if last is None else int(last)
+
     def forget_after(self, time_ms: int) -> None:
         """Have the last of those that began later than an instant begin then."""
         latest = self._text_at(LATEST_MS)

@@ -1225,6 +1225,9 @@ PROOFS: Mapping[str, Proof] = {
                     {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 5 * PREEMPTED_SHARE.value * _HAIR},
                     PREEMPTED_SHARE.value * _HAIR,
                 ),
+                "of the two causes this one, and traffic at its floor": (
+                    {_USED: 1.0, _QUEUED: 50.0, _PREEMPTIONS: 1.0, _REQUESTS: COMPARED_TRAFFIC.value}, 0.2
+                ),
             },
         ),
         "waiting": Proof(

@@ -359,10 +359,10 @@ def test_a_target_that_left_ends_where_it_ended_for_prometheus(prometheus: Path,
 
         def has_left() -> bool:
             server.write_discovery()
-            moment = time.time_ns() // 1_000_000 - 2_000
+            moment = time.time_ns() // 1_000_000 - 4_000
             return server.elapsed() > 3 and not running.query('count(up{instance="leaves"})', at_ms=moment)
 
-        wait_for(has_left, "two seconds without the target that discovery took away")
+        wait_for(has_left, "four seconds without the target that discovery took away")
         end_ms = time.time_ns() // 1_000_000 - 500
         start_ms = end_ms - round(server.elapsed() * 1000)
         client = Prometheus(f"http://127.0.0.1:{running.port}")

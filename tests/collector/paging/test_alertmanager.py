@@ -58,13 +58,13 @@ receivers:
 # The alerts as they are but for their minutes, which are seconds here.
 _COLLECT = """
 import dataclasses, sys
-from types import MappingProxyType
 from servescope.alerting import alerts
 seconds = lambda duration: duration.replace("m", "s")
-alerts.ALERTS = MappingProxyType({
+make_alerts = alerts.make_alerts
+alerts.make_alerts = lambda *chosen: {
     name: dataclasses.replace(each, for_=seconds(each.for_), keep_firing_for=seconds(each.keep_firing_for))
-    for name, each in alerts.ALERTS.items()
-})
+    for name, each in make_alerts(*chosen).items()
+}
 from servescope.cli import main
 sys.exit(main(["collect", "--config", sys.argv[1]]))
 """

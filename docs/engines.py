@@ -110,6 +110,7 @@ def render_summary() -> Iterator[str]:
     yield from _table(("Program", "Reads", "For", "Proven by"), map(_around_row, around))
 
 
+@cache
 def _families() -> list[_Family]:
     releases = _read_releases()
     grouped: dict[str, list[Source]] = {}

@@ -155,7 +155,7 @@ def fetch_silences(settings: ReceiverSettings) -> tuple[Silence, ...]:
     try:
         headers = {"Accept": "application/json", **settings.access.request_headers()}
         request = Request(f"{base}/api/v2/silences", headers=headers)  # noqa: S310  the scheme is checked
-        with make_opener(settings.access).open(request, timeout=TIMEOUT_SECONDS) as response:
+        with make_opener(settings.access, base).open(request, timeout=TIMEOUT_SECONDS) as response:
             answer = json.loads(_read_all(response))
         if not isinstance(answer, list):
             raise SilencesError("the answer to /api/v2/silences is no list; expected the base URL of an Alertmanager")

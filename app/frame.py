@@ -23,7 +23,8 @@ from servescope.contract.identity import Deployment
 from servescope.errors import ServescopeError
 from servescope.store.embedded import Store
 from servescope.store.history import History
-from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.store.prometheus.history import SCRAPE_COLLECTOR, PrometheusHistory
+from servescope.store.prometheus.options import PROMETHEUS_VARIABLE
 from servescope.store.prometheus.places import describe_places
 
 STORE_VARIABLE = "SERVESCOPE_STORE"

@@ -33,7 +33,8 @@ from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.settings.clock import CLOCK_VARIABLE, EmulatedTime
 from servescope.store.prometheus.client import Prometheus
-from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, PrometheusHistory
+from servescope.store.prometheus.history import PrometheusHistory
+from servescope.store.prometheus.options import PROMETHEUS_VARIABLE
 from servescope.store.prometheus.steps import AT_ONCE
 from tests.support.busy import LOOPS_PER_CORE, keeping_busy
 from tests.support.markers import Markers

@@ -109,8 +109,9 @@ WIDE, NARROW = (1440, 900), (390, 844)
 SIZES = MappingProxyType({"": WIDE, "-narrow": NARROW})
 """The sizes of the pictures, by what their files' names end in."""
 TALLEST = 1800
-# A browser that talks to nobody but the console.
+# A browser that talks to nobody but the console, and to who signs its readers in.
 FLAGS = (
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 )  # fmt: skip

@@ -2,6 +2,8 @@
 
 It listens on 127.0.0.1 by default, and serves only requests whose Host is an address, `localhost` or a configured name;
 `--auth` says how readers sign in. The pages are in `app/` of a checkout and in `servescope/_app` of an installed wheel.
+
+What reads the file of an option is imported once it is given: all of it takes four times as long as the rest.
 """
 
 from __future__ import annotations
@@ -16,20 +18,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from servescope.alerting.chosen import read_choices_file
-from servescope.collector.paging.settings import read_alertmanagers
-from servescope.customers.config import read_usable_policies
-from servescope.customers.lanes.cursors import CursorFile, find_cursors
-from servescope.cutover.plan.files import parse_plan
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from servescope.errors import ServescopeError, UsageError, how_to_install
-from servescope.judge.journal.journal import CutoverJournal
 from servescope.settings.command_line import (
     cannot_listen,
     configure_listen,
@@ -40,8 +36,7 @@ from servescope.settings.command_line import (
 from servescope.settings.sign_in import DEFAULT_HEADER, SIGN_INS, SignIn, check_proxies, check_secrets
 from servescope.settings.tables import read_document
 from servescope.settings.values import is_loopback
-from servescope.store.prometheus.history import PROMETHEUS_VARIABLE, SCRAPE_COLLECTOR, PrometheusHistory
-from servescope.store.prometheus.options import OPTIONS, connect
+from servescope.store.prometheus.options import OPTIONS, PROMETHEUS_VARIABLE, connect
 from servescope.store.prometheus.options import configure as configure_access
 
 DEFAULT_LISTEN = "127.0.0.1:8501"
@@ -152,9 +147,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_extra()
     pages = find_app()
     variables = _choose_hosts(arguments.allow_host) | _choose_emulator(arguments.emulator)
-    variables |= _choose_file(ALERTMANAGERS_VARIABLE, arguments.alertmanagers, read_alertmanagers) | _choose_file(
-        RULES_VARIABLE, arguments.rules, read_choices_file
-    )
+    variables |= _choose_alertmanagers(arguments.alertmanagers) | _choose_rules(arguments.rules)
     address, wanted = read_listen(arguments, default=DEFAULT_LISTEN)
     variables |= _choose_sign_in(arguments, is_local=is_loopback(address)) | _choose_plan(
         arguments.plan, arguments.journal
@@ -217,11 +210,24 @@ def _choose_emulator(url: str | None) -> dict[str, str]:
     return {EMULATOR_VARIABLE: url or ""}
 
 
-def _choose_file(variable: str, path: Path | None, read: Callable[[Path], object]) -> dict[str, str]:
-    """A file, as an environment variable of the pages' process; raises ConfigurationError for what it cannot read."""
-    if path is not None:
-        read(path)
-    return {variable: "" if path is None else str(path.resolve())}
+def _choose_alertmanagers(path: Path | None) -> dict[str, str]:
+    """The Alertmanagers, as the environment variable of the pages' process; raises ConfigurationError."""
+    if path is None:
+        return {ALERTMANAGERS_VARIABLE: ""}
+    from servescope.collector.paging.settings import read_alertmanagers
+
+    read_alertmanagers(path)
+    return {ALERTMANAGERS_VARIABLE: str(path.resolve())}
+
+
+def _choose_rules(path: Path | None) -> dict[str, str]:
+    """The options of the rules, as the environment variable of the pages' process; raises ConfigurationError."""
+    if path is None:
+        return {RULES_VARIABLE: ""}
+    from servescope.alerting.chosen import read_choices_file
+
+    read_choices_file(path)
+    return {RULES_VARIABLE: str(path.resolve())}
 
 
 def _choose_sign_in(arguments: argparse.Namespace, *, is_local: bool) -> dict[str, str]:
@@ -260,6 +266,9 @@ def _choose_plan(plan: Path | None, journal: Path | None) -> dict[str, str]:
         if journal is not None:
             raise UsageError("--journal goes with --plan")
         return {PLAN_VARIABLE: "", JOURNAL_VARIABLE: ""}
+    from servescope.cutover.plan.files import parse_plan
+    from servescope.judge.journal.journal import CutoverJournal
+
     if plan.exists():
         document = read_document(plan, "plan")
         parse_plan(document, str(plan))
@@ -277,6 +286,9 @@ def _choose_customers(config: Path | None, cursors: Path | None) -> dict[str, st
         if cursors is not None:
             raise UsageError("--cursors goes with --customers")
         return {CUSTOMERS_VARIABLE: "", CURSORS_VARIABLE: ""}
+    from servescope.customers.config import read_usable_policies
+    from servescope.customers.lanes.cursors import CursorFile, find_cursors
+
     read_usable_policies(config)
     chosen = cursors or find_cursors(config)
     if chosen.exists():
@@ -294,6 +306,8 @@ def _choose_hosts(names: Sequence[str]) -> dict[str, str]:
 
 def _check_prometheus(url: str, options: Mapping[str, object]) -> None:
     """Query it once, so that an error is reported at the start; raises UsageError, and prints what it lacks."""
+    from servescope.store.prometheus.history import SCRAPE_COLLECTOR, PrometheusHistory
+
     found = PrometheusHistory(connect(url, options)).listed_deployments()
     if not found:
         print(

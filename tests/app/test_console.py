@@ -481,7 +481,7 @@ def test_charts_are_valid_and_labelled(open_page: Open, name: str) -> None:
     # Charts differ in kind by their number of layers and lines; validating all of them takes seconds.
     kinds = {(len(chart["layer"]), str(chart["layer"][-2]["transform"])): chart for chart in drawn}
     for chart in kinds.values():
-        altair.LayerChart.from_dict({**chart, "data": {"name": "given"}}, validate=True)
+        altair.LayerChart.validate({**chart, "data": {"name": "given"}})
     for chart in drawn:
         axes = [layer["encoding"]["y"]["axis"]["title"] for layer in chart["layer"] if "y" in layer["encoding"]]
         assert chart["title"]["text"]

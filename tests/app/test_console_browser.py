@@ -15,10 +15,10 @@ from tests.support.console_store import PLANS, write_day
 from tests.support.contrast import faint_texts
 from tests.support.customer_exports import write_exports
 from tests.support.cut_texts import cut_texts
-from tests.support.other_hosts import refuse_other_hosts
+from tests.support.other_hosts import list_other_hosts
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 
@@ -40,16 +40,21 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Page:
+    """One page of the browser, which has Streamlit's frontend from its first address on."""
+    return pictures.open_page(browser, "light", pictures.WIDE)
+
+
 @pytest.mark.parametrize("name", _PAGES)
-def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
+def test_page_is_whole(address: str, page: Page, name: str) -> None:
     """Wide and light, then on a telephone and dark: nothing sticks out sideways, no chart is blank, no error is shown,
     and no other host is asked for anything; on the telephone no text is cut, and none is over another.
 
     The first page is asked of a server that has just started: a deep link may be its first request.
     """
-    page = pictures.open_page(browser, "light", pictures.WIDE)
     errors: list[str] = []
-    elsewhere = refuse_other_hosts(page, address)
+    elsewhere = list_other_hosts(page, address)
     page.on("pageerror", lambda error: errors.append(str(error)))
     pictures.load(page, address, name)
     for (width, height), theme in ((pictures.WIDE, "light"), (pictures.NARROW, "dark")):
@@ -64,7 +69,6 @@ def test_page_is_whole(address: str, browser: Browser, name: str) -> None:
         assert blank == 0
     assert cut_texts(page) == []
     shown = page.locator("[data-testid=stMain]").inner_text()
-    page.context.close()
 
     assert errors == []
     assert elsewhere == []
@@ -87,11 +91,11 @@ def test_every_text_has_contrast(address: str, browser: Browser, name: str, them
     assert faint == []
 
 
-def test_a_choice_is_kept_on_the_way_back_and_on_to_a_deployment(address: str, browser: Browser) -> None:
+def test_a_choice_is_kept_on_the_way_back_and_on_to_a_deployment(address: str, page: Page) -> None:
     """One choice is one step of the browser's history, a step back restores what was selected, and a deployment's name
     leads to its page with the range kept.
     """
-    page = pictures.open_page(browser, "light", pictures.WIDE)
+    page.set_viewport_size({"width": pictures.WIDE[0], "height": pictures.WIDE[1]})
     pictures.load(page, address, "fleet")
     pictures.settle(page)
     page.get_by_text("6h", exact=True).click()
@@ -106,7 +110,6 @@ def test_a_choice_is_kept_on_the_way_back_and_on_to_a_deployment(address: str, b
     page.locator("a.name", has_text="voice-v2").click()
     page.locator(pictures.CONTENT["deployment"]).first.wait_for()
     link = page.url
-    page.context.close()
 
     assert text == "24h"
     assert "deployment=voice-v2" in link

@@ -26,7 +26,7 @@ from tests.support.console_pages import make_view, read
 from tests.support.console_store import write_day
 from tests.support.contrast import faint_texts
 from tests.support.cut_texts import cut_texts
-from tests.support.other_hosts import refuse_other_hosts
+from tests.support.other_hosts import list_other_hosts
 from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow
@@ -153,7 +153,7 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
     with pictures.serve_console(store, "--emulator", client.url) as address, pictures.open_browser(chromium) as browser:
         page = pictures.open_page(browser, "light", pictures.WIDE)
         page.on("pageerror", lambda error: errors.append(str(error)))
-        elsewhere = refuse_other_hosts(page, address)
+        elsewhere = list_other_hosts(page, address)
         page.goto(f"{address}/faults", wait_until="commit")
         page.locator(".scope.fault").first.wait_for()
         for width, height in (pictures.WIDE, pictures.NARROW):

@@ -18,7 +18,7 @@ from tests.support.contrast import faint_texts
 from tests.support.cut_texts import cut_texts
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_store import CutoverStore, Step, write_cutover
-from tests.support.other_hosts import refuse_other_hosts
+from tests.support.other_hosts import list_other_hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -100,7 +100,7 @@ def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: st
         for theme in pictures.THEMES:
             page = pictures.open_page(browser, theme, (1280, 900))
             page.on("pageerror", lambda error: errors.append(str(error)))
-            elsewhere = refuse_other_hosts(page, address)
+            elsewhere = list_other_hosts(page, address)
             pictures.load(page, address, name)
             for size in ((1280, 900), (1920, 1080), pictures.NARROW):
                 page.set_viewport_size({"width": size[0], "height": size[1]})

@@ -259,7 +259,7 @@ def test_charts_are_valid(show: Show) -> None:
 
     assert len(drawn) == 4
     for chart in drawn:
-        altair.LayerChart.from_dict({**chart, "data": {"name": "given"}}, validate=True)
+        altair.LayerChart.validate({**chart, "data": {"name": "given"}})
 
 
 def test_distribution_is_at_shared_edges_only() -> None:

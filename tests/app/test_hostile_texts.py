@@ -63,18 +63,23 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def page(browser: Browser) -> Page:
+    """One page of the browser, which has Streamlit's frontend from its first address on."""
+    return pictures.open_page(browser, "light", pictures.WIDE)
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_hostile_texts_as_they_are(address: str, browser: Browser, name: str) -> None:
+def test_a_page_shows_hostile_texts_as_they_are(address: str, page: Page, name: str) -> None:
     """In the link and in what the page reads: each is read in full, and does nothing."""
     asked: list[str] = []
-    page = pictures.open_page(browser, "light", pictures.WIDE)
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", note := lambda request: asked.append(request.url))
     given = {parameter: HOSTILE for parameter in PARAMETERS if f"{parameter}=" not in name}
     page.goto(f"{address}/{name}{'&' if '?' in name else '?'}{urlencode(given)}", wait_until="commit")
     pictures.settle(page)
     shown = read(page)
     found = page.evaluate(MADE_OF_A_TEXT)
-    page.context.close()
+    page.remove_listener("request", note)
 
     assert found == []
     assert [url for url in asked if "evil" in url.removeprefix(address).split("?")[0]] == []

@@ -48,9 +48,6 @@ from servescope.store.prometheus.tracks import (
 from servescope.store.prometheus.windows import read_windows
 from servescope.store.records import FigureTable, KeptAlert, TargetStatus
 
-PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
-"""The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
-
 T = TypeVar("T")
 
 STEP_MS: Final = 15_000

@@ -5,12 +5,17 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from servescope.errors import UsageError
 from servescope.settings.access import Access, Tls
 from servescope.settings.values import split_header
-from servescope.store.prometheus.client import Prometheus
+
+if TYPE_CHECKING:
+    from servescope.store.prometheus.client import Prometheus
+
+PROMETHEUS_VARIABLE: Final = "SERVESCOPE_PROMETHEUS"
+"""The environment variable with the Prometheus that the console's pages read, as JSON for `connect`."""
 
 
 def configure(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
@@ -47,6 +52,8 @@ OPTIONS: Final = ("bearer_token_file", "username", "password_file", "header", "c
 
 def connect(url: str, options: Mapping[str, Any]) -> Prometheus:
     """The Prometheus at `url`, accessed with these options; raises UsageError."""
+    from servescope.store.prometheus.client import Prometheus  # with numpy, which most who only read options do without
+
     headers = tuple(_split_header(each) for each in options.get("header") or ())
     if (options.get("username") is None) != (options.get("password_file") is None):
         raise UsageError("--username and --password-file go together")

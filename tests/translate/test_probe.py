@@ -92,7 +92,7 @@ def test_a_probe_selects_the_series_of_one_deployment() -> None:
 @pytest.mark.parametrize("engine", [*ENGINES, LAYERED], ids=lambda engine: engine.name)
 def test_every_series_is_the_collectors(engine: Engine, captures: Path, tmp_path: Path) -> None:
     """Name, labels beside the identity's, and value; of a deployment's layers, each metric from the one it is due."""
-    recorded = replay([engine], captures, tmp_path)
+    recorded = replay([engine], captures, tmp_path, every=SECONDS // 2)
     collected = _contract(b"".join(line.rpartition(b" ")[0] + b"\n" for line in recorded.pages[-1].splitlines()))
     probed: list[tuple[str, Labels, float]] = []
     for number, target in enumerate(engine.targets):

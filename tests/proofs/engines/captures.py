@@ -117,15 +117,16 @@ class Recorded:
         return list(dict.fromkeys(each["reason"] or "no reason given" for each in impossible or statuses))
 
 
-def replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Recorded:
-    """What a collector shows on `/metrics` while it scrapes these engines; `folder` is for its store.
+def replay(engines: Sequence[Engine], captures: Path, folder: Path, *, every: int = SCRAPE_SECONDS) -> Recorded:
+    """What a collector shows on `/metrics` while it scrapes these engines, `every` so many seconds; `folder` is for its
+    store.
 
     Raises ServescopeError or OSError when a capture is not there, and AssertionError when a target is not read.
     """
-    return asyncio.run(_replay(engines, captures, folder))
+    return asyncio.run(_replay(engines, captures, folder, every))
 
 
-async def _replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Recorded:
+async def _replay(engines: Sequence[Engine], captures: Path, folder: Path, every: int) -> Recorded:
     texts = {engine.url(target): read_capture(captures, target) for engine in engines for target in engine.targets}
     elapsed = 0
 
@@ -143,7 +144,7 @@ async def _replay(engines: Sequence[Engine], captures: Path, folder: Path) -> Re
         await collector.discovering.discover()
         application = make_application(collector, bounds=Bounds(page_seconds=0.0, page_share=0.0))
         async with TestClient(TestServer(application)) as client:
-            for elapsed in range(SCRAPE_SECONDS, SECONDS + 1, SCRAPE_SECONDS):
+            for elapsed in range(every, SECONDS + 1, every):
                 for watched in collector.fleet.watched:
                     scrape = await collector.scraping.scrape(watched)
                     assert scrape.error is None, scrape.error

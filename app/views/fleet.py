@@ -56,8 +56,10 @@ def show() -> None:
                 st.warning(f"Targets: {plain(troubles)}. The Sources page says why.")
             return
 
+        times = fleet["time_ms"].to_dict()
+
         def explain(name: str, figure: Figure, value: float | None) -> str:
-            if not queries.fleet_row(fleet, name)["time_ms"] >= span.start_ms:
+            if not times[name] >= span.start_ms:
                 return "no figures in this range"
             return queries.explain_value(figure, value, targets.get(known[name].deployment, []))
 
@@ -66,7 +68,7 @@ def show() -> None:
         st.html(tables.draw_reading_key())
         trends = queries.read_trends(store, shown, span, tables.SPARK_FIGURE)
         parameters = selection.range_parameters()
-        seen = [one for one in ordered if queries.fleet_row(fleet, one.name)["time_ms"] >= span.start_ms]
+        seen = [one for one in ordered if times[one.name] >= span.start_ms]
         unread = queries.count_unread(targets, shown) if span.live else {}
         draw_table = partial(
             tables.draw_fleet, now_ms=now_ms, window_ms=window_ms, parameters=parameters, unread=unread

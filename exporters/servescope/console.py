@@ -371,6 +371,8 @@ def _launch(
         "runner.fastReruns": "false",
         # A full collection after each run, interrupted ones included, stops the server for longer than most runs take.
         "runner.postScriptGC": "false",
+        # No page is written in bare expressions, for which each script would be parsed and changed.
+        "runner.magicEnabled": "false",
         "logger.level": "warning",
         # What the readiness page takes, which is what is uploaded, has 1 MiB at most.
         "server.maxUploadSize": "2",

@@ -29,11 +29,13 @@ def make_view(name: str) -> AppTest:
 
 def _make_first() -> AppTest:
     """The page that is opened without a path, not yet run."""
+    from streamlit import config
     from streamlit.components.v2 import manifest_scanner
     from streamlit.testing.v1 import AppTest
 
     # Each client would read the metadata of every installed package anew, in search of components.
     manifest_scanner.scan_component_manifests = lambda max_workers=None: []
+    config.set_option("runner.magicEnabled", False)  # as `servescope console` has it
     return AppTest.from_file(str(ROOT / "app" / "console.py"), default_timeout=deadline_seconds())
 
 

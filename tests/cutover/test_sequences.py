@@ -8,7 +8,6 @@ import scipy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.cutover.statistics.normal import normal_probability
 from servescope.cutover.statistics.sequences import (
     accumulate,
     half_width,
@@ -16,6 +15,7 @@ from servescope.cutover.statistics.sequences import (
     information_wanted,
     lasting_information,
     log_evidence,
+    normal_probability,
     split_alpha,
     tuned,
 )

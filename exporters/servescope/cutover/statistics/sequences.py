@@ -19,7 +19,6 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from servescope.cutover.statistics.normal import normal_probability
 from servescope.cutover.statistics.pieces import Piece, compute_pieces
 
 Floats = NDArray[np.float64]
@@ -108,6 +107,14 @@ def log_evidence(total: ArrayLike, variance: ArrayLike, rho: ArrayLike) -> Float
     spread = np.asarray(variance, dtype=float) + prior
     score = np.asarray(total, dtype=float) / np.sqrt(spread)
     return np.asarray(math.log(2.0) + 0.5 * np.log(prior / spread) + _log_mixed(score))
+
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+
+
+def normal_probability(score: ArrayLike) -> Floats:
+    """The probability that a standard normal variable is below each score; numpy has no normal distribution."""
+    return 0.5 * np.asarray(_erfc(np.asarray(score, dtype=float) / -math.sqrt(2.0)), dtype=float)
 
 
 def half_width(information: ArrayLike, alpha: float, wanted: float) -> Floats:

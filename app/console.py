@@ -56,12 +56,15 @@ def main() -> None:
     st.html(style_icons({page.url_path: page.title for page in pages}))
     chosen = st.navigation(pages, position="top")
     reader = require_reader()
-    try:
-        with take_turn():
-            chosen.run()
-    except ServescopeError as error:
-        show_error(error)
+    # Drawn before the page, which may end early, as on a store that is empty: nobody could sign out there.
+    page = st.container()
     show_reader(reader)
+    with page:
+        try:
+            with take_turn():
+                chosen.run()
+        except ServescopeError as error:
+            show_error(error)
 
 
 main()

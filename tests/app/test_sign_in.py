@@ -107,6 +107,16 @@ def test_deciders_are_named(empty_store: Path, monkeypatch: pytest.MonkeyPatch, 
     assert any(shown in read(caption.value) for caption in open_page().caption)
 
 
+def test_a_page_that_ends_early_names_its_reader(empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fleet of a store that is empty: who signed in there can sign out."""
+    monkeypatch.setenv(SIGN_IN_VARIABLE, PROXY.to_json())
+    monkeypatch.setattr(access, "_name_by_proxy", lambda chosen: "Anna@example.com")
+    page = open_view("fleet")
+
+    assert "Nothing has been collected" in page.info[0].value
+    assert "Anna@example.com · decider" in read(page.caption[-1].value)
+
+
 @pytest.mark.parametrize(
     ("named", "signed_in"),
     [

@@ -76,7 +76,8 @@ class Past:
 
     def values(self, replica: str, name: str) -> list[float]:
         """The values of a series on each of a replica's pages."""
-        return [float(re.search(rf"^{name}\S* (\S+)", page, re.MULTILINE)[1]) for page in self.pages[replica]]  # type: ignore[index]
+        found = (re.findall(rf"^{name}\S* (\S+)", page, re.MULTILINE) for page in self.pages[replica])
+        return [float(first) for first, *_ in found]
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ def beside_each_other(stories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
 
     promtool takes hardly longer for ten series than for one. Each story has an environment of its own there, and
     shares with the others what has none. Left as they are: an alert that looks at more than one environment, which is
-    one without such a label or on a plan, and stories of a day, of which promtool loads too few samples at once.
+    one without such a label or on a plan, and stories of a day, which have more samples than promtool loads at once.
     """
     stories = [*stories]
     fired = [

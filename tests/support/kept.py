@@ -11,17 +11,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".cache" / "made"
-_SOURCES = ("exporters/servescope", "alerts", "tests/support")
+_SOURCES = ("exporters/servescope", "alerts", "tests/support", "tests/documented")
 _ENDINGS = {".py", ".toml", ".json", ".yml"}
 
 
-def kept(name: str, make: Callable[[Path], None]) -> Path:
+def kept(name: str, make: Callable[[Path], None], *of: object) -> Path:
     """The folder of this name that `make` filled; what is in it may be read and copied, never written to.
 
-    `make` runs once for all processes, and again when the package, the alerts, the test support or a locked version
-    has changed.
+    `make` runs once for all processes, and again when the package, the alerts, the test support, a locked version or
+    what it is made `of`, by its `repr`, has changed.
     """
-    folder = FOLDER / name / _code_hash()
+    folder = FOLDER / name / hashlib.sha256(f"{_code_hash()} {of!r}".encode()).hexdigest()[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -42,4 +42,4 @@ def _code_hash() -> str:
         for path in sorted((ROOT / source).rglob("*")):
             if path.suffix in _ENDINGS and path.is_file():
                 digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return digest.hexdigest()

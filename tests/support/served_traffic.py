@@ -39,7 +39,7 @@ def kept_past(name: str, *, minutes: int, mix: Mix) -> EmulatedPast:
         past = record_past(folder / "v1.db", minutes=minutes, mix=mix)
         np.savez(folder / "seen.npz", end_ms=past.end_ms, tokens=past.tokens, requests=past.requests)
 
-    folder = kept(name, make)
+    folder = kept(name, make, minutes, mix)
     with np.load(folder / "seen.npz") as seen:
         return EmulatedPast(folder / "v1.db", int(seen["end_ms"]), seen["tokens"], seen["requests"])
 

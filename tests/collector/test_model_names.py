@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ async def restart(world: World) -> None:
     world.open()
 
 
+async def begin(world: World, **pages: Callable[[float], str]) -> None:
+    """A collector that has scraped nothing yet, and targets that answer with these pages."""
+    await restart(world)
+    world.answers, world.pages = dict.fromkeys(pages, 0.0), pages
+    write_targets(world.folder, *pages)
+
+
+async def scrape(world: World, times: int = 3) -> None:
+    """Scrape every target so many times, whose counters rise meanwhile."""
+    for count in range(times):
+        await world.step(150.0 * count)
+
+
 async def stored(world: World) -> tuple[set[str], dict[str, str]]:
     """The models of the deployments in the store, and those of its targets by replica, once all is written."""
     await world.aclose()
@@ -65,11 +79,8 @@ def models(world: World) -> dict[str, str]:
 
 async def test_the_model_is_the_one_that_the_page_names(world: World) -> None:
     """From the first scrape on, on every series, under no other name before."""
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0}, {"a": vllm_page}
-    write_targets(world.folder, "a")
-    for count in range(5):
-        await world.step(150.0 * count)
+    await begin(world, a=vllm_page)
+    await scrape(world, 5)
 
     last = world.collector.evaluating.last
     assert last is not None
@@ -90,19 +101,15 @@ async def test_a_target_that_does_not_answer_at_first_leaves_no_deployment_behin
     assert await stored(world) == ({"unknown"}, {"a": "unknown"})
 
     world.answers = {"a": 0.0}
-    for count in range(3):
-        await world.step(150.0 * count)
+    await scrape(world)
     assert await stored(world) == ({"m"}, {"a": "m"})
     await world.aclose()
 
 
 async def test_a_restart_goes_on_under_the_model_that_was_known(world: World) -> None:
     """Also of a target that is down by then: its deployment is the same, with a replica that fails."""
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0}, {"a": vllm_page}
-    write_targets(world.folder, "a")
-    for count in range(3):
-        await world.step(150.0 * count)
+    await begin(world, a=vllm_page)
+    await scrape(world)
     await restart(world)
     world.answers = {"a": None}
     for _ in range(3):
@@ -128,8 +135,7 @@ async def test_a_frontend_and_its_workers_are_of_one_model(world: World, first: 
     write_targets(world.folder, "front", "worker")
     await world.step(0.0)
     world.answers = dict.fromkeys(world.pages, 0.0)
-    for count in range(4):
-        await world.step(150.0 * count)
+    await scrape(world, 4)
 
     name = "qwen" if first == "front" else "Qwen"
     assert await stored(world) == ({name}, {"front": name, "worker": name})
@@ -138,9 +144,7 @@ async def test_a_frontend_and_its_workers_are_of_one_model(world: World, first: 
 
 async def test_a_frontend_without_workers_waits_for_the_name(world: World) -> None:
     """It answers, and is healthy; nothing of it is kept under another name."""
-    await restart(world)
-    world.answers, world.pages = {"front": 0.0}, {"front": lambda _: WAITING_FRONTEND}
-    write_targets(world.folder, "front")
+    await begin(world, front=lambda _: WAITING_FRONTEND)
     for _ in range(4):
         await world.step()
     (watched,) = world.collector.fleet.watched
@@ -148,17 +152,14 @@ async def test_a_frontend_without_workers_waits_for_the_name(world: World) -> No
     assert await stored(world) == (set(), {})
 
     world.pages = {"front": dynamo_page}
-    for count in range(3):
-        await world.step(150.0 * count)
+    await scrape(world)
     assert await stored(world) == ({"m"}, {"front": "m"})
     await world.aclose()
 
 
 async def test_a_page_that_never_names_a_model_is_of_an_unknown_one(world: World) -> None:
     """Its figures are kept all the same, from the second scrape on."""
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0}, {"a": lambda _: UNLABELLED}
-    write_targets(world.folder, "a")
+    await begin(world, a=lambda _: UNLABELLED)
     for _ in range(3):
         await world.step()
     (watched,) = world.collector.fleet.watched
@@ -169,21 +170,16 @@ async def test_a_page_that_never_names_a_model_is_of_an_unknown_one(world: World
 
 async def test_a_page_that_names_no_model_is_of_that_of_the_others(world: World) -> None:
     """Though it is scraped first."""
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0, "b": 0.0}, {"a": lambda _: UNLABELLED, "b": vllm_page}
-    write_targets(world.folder, "a", "b")
-    for count in range(3):
-        await world.step(150.0 * count)
+    await begin(world, a=lambda _: UNLABELLED, b=vllm_page)
+    await scrape(world)
     assert await stored(world) == ({"m"}, {"a": "m", "b": "m"})
     await world.aclose()
 
 
 async def test_several_models_on_one_page_are_one_deployment(world: World) -> None:
     """Its figures are of all of them, which no single name would say; each series keeps its own."""
-    await restart(world)
     both = vllm_page(3) + vllm_page(4).replace('model_name="m"', 'model_name="n"')
-    world.answers, world.pages = {"a": 0.0}, {"a": lambda _: both}
-    write_targets(world.folder, "a")
+    await begin(world, a=lambda _: both)
     for _ in range(3):
         await world.step()
     (watched,) = world.collector.fleet.watched
@@ -195,14 +191,10 @@ async def test_several_models_on_one_page_are_one_deployment(world: World) -> No
 
 async def test_an_engine_that_is_started_with_another_model_is_another_deployment(world: World) -> None:
     """What was of the former stays, as that of a target that is no longer listed."""
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0}, {"a": vllm_page}
-    write_targets(world.folder, "a")
-    for count in range(3):
-        await world.step(150.0 * count)
+    await begin(world, a=vllm_page)
+    await scrape(world)
     world.pages = {"a": lambda count: vllm_page(count).replace('model_name="m"', 'model_name="n"')}
-    for count in range(3):
-        await world.step(150.0 * count)
+    await scrape(world)
     assert models(world) == {"a": "n"}
     assert await stored(world) == ({"m", "n"}, {"a": "n"})
     await world.aclose()
@@ -212,11 +204,8 @@ async def test_a_model_that_is_configured_is_not_replaced(world: World) -> None:
     """What the page says is kept beside it."""
     named = UNNAMED.replace('stack = "v1"', 'stack = "v1"\nmodel_name = "mine"')
     (world.folder / "servescope.toml").write_text(named)
-    await restart(world)
-    world.answers, world.pages = {"a": 0.0}, {"a": vllm_page}
-    write_targets(world.folder, "a")
-    for count in range(3):
-        await world.step(150.0 * count)
+    await begin(world, a=vllm_page)
+    await scrape(world)
     (watched,) = world.collector.fleet.watched
     assert {dict(each.labels).get("exported_model_name") for each in watched.recent.latest()[0]} == {"m"}
     assert await stored(world) == ({"mine"}, {"a": "mine"})
@@ -239,8 +228,7 @@ targets = [{ url = "http://customer-0:80" }]
     await restart(world)
     world.answers, world.pages = {"a": 0.0}, {"a": vllm_page}
     write_targets(world.folder, "a", labels={"deployment_id": "customer"})
-    for count in range(3):
-        await world.step(150.0 * count)
+    await scrape(world)
     assert models(world)["a"] == "unknown"
     assert "names the model 'm': its labels are those of deployment 'customer', which has fixed_labels" in caplog.text
     await world.aclose()

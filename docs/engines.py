@@ -7,7 +7,7 @@ metrics work from the maps, as `servescope rules` and `servescope dashboards` le
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from dashboards.__main__ import BOARDS
 from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options
+from docs.markdown import codes, table
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.contract.identity import Identity
@@ -100,14 +101,14 @@ def render_engines() -> Mapping[Path, Callable[[], str]]:
 def render_summary() -> Iterator[str]:
     """The table of all families for the README."""
     serving = [family for family in _families() if family.serves]
-    yield from _table(("Engine", "Releases", *_PARTS, "Proven by"), map(_summary_row, serving))
+    yield from table(("Engine", "Releases", *_PARTS, "Proven by"), map(_summary_row, serving))
     yield _SIGNS_SAY
     yield "An engine's page says in which releases, why not, and how to start it so that its page has the most."
     yield ""
     yield "Around the engines, as [targets that are no replica](docs/discovery.md#what-is-around-the-engines):"
     yield ""
     around = [family for family in _families() if not family.serves]
-    yield from _table(("Program", "Reads", "For", "Proven by"), map(_around_row, around))
+    yield from table(("Program", "Reads", "For", "Proven by"), map(_around_row, around))
 
 
 @cache
@@ -158,7 +159,7 @@ def _summary_row(family: _Family) -> tuple[str, ...]:
 def _around_row(family: _Family) -> tuple[str, ...]:
     covers = "; ".join(source.covers for source in family.sources)
     own = [name for name in family.sources[0].metrics if family.has(name)]
-    return f"[{family.name}](docs/engines/{family.slug}.md)", covers, _codes(own), _evidence(family)
+    return f"[{family.name}](docs/engines/{family.slug}.md)", covers, codes(own), _evidence(family)
 
 
 def _part_sign(family: _Family, names: Sequence[str]) -> str:
@@ -209,7 +210,7 @@ def _introduction(family: _Family) -> Iterator[str]:
 
 def _parts(family: _Family) -> Iterator[str]:
     """What is asked of an engine first."""
-    yield from _table(("", "", "From, or why not"), (_part_row(family, *part) for part in _PARTS.items()))
+    yield from table(("", "", "From, or why not"), (_part_row(family, *part) for part in _PARTS.items()))
     yield from (_SIGNS_SAY, "")
 
 
@@ -226,10 +227,8 @@ def _part_row(family: _Family, title: str, names: Sequence[str]) -> tuple[str, .
     lacks = {name: family.find(name).reason or "" for name in names if name not in own}
     # The one latency that is there is enough: why the others are not is below.
     why = {} if own and title == "Latency" else lacks
-    said = [_codes(own)] if own else []
-    said += (
-        [f"{_codes([name])}: {reason}" for name, reason in why.items()] if own else list(dict.fromkeys(why.values()))
-    )
+    said = [codes(own)] if own else []
+    said += [f"{codes([name])}: {reason}" for name, reason in why.items()] if own else list(dict.fromkeys(why.values()))
     return title, _part_sign(family, names), "; ".join(said)
 
 
@@ -239,7 +238,7 @@ def _start(family: _Family) -> Iterator[str]:
     why_not = "".join(source.without_plugin for source in family.sources)
     yield from ("## To start it", "")
     if flags:
-        yield from _table(("With", "its page has"), ((f"`{each.flag}`", each.adds) for each in flags))
+        yield from table(("With", "its page has"), ((f"`{each.flag}`", each.adds) for each in flags))
     else:
         yield from ("Nothing has to be switched on.", "")
     if plugin:
@@ -260,7 +259,7 @@ def _reported(family: _Family) -> Iterator[str]:
         own = [name for name, each in source.metrics.items() if _is_own(each)]
         if len(family.sources) > 1:
             yield from (f"### {source.title}", "")
-        yield from _table(
+        yield from table(
             ("Metric", *(release.versions or source.covers for release in releases), "Native series", "What to know"),
             (_metric_row(source, name, releases) for name in own),
         )
@@ -280,7 +279,7 @@ def _reported(family: _Family) -> Iterator[str]:
 def _metric_row(source: Source, name: str, releases: Sequence[_Release]) -> tuple[str, ...]:
     metric = source.metrics[name]
     natives = dict.fromkeys(
-        " + ".join(dict.fromkeys(_codes([term.native]) for term in each.terms)) for each in metric.alternatives
+        " + ".join(dict.fromkeys(codes([term.native]) for term in each.terms)) for each in metric.alternatives
     )
     reasons = [*(each.reason for each in metric.alternatives), metric.reason]
     signs = (_SIGNS.get(release.coverage[name].status, "–") for release in releases)
@@ -299,7 +298,7 @@ def _missing(family: _Family) -> Iterator[str]:
                 by_reason.setdefault(each.reason or "", []).append(name)
         if by_reason:
             yield from (f"## {title}", "")
-            yield from _table(("Why", "Metrics"), ((reason, _codes(names)) for reason, names in by_reason.items()))
+            yield from table(("Why", "Metrics"), ((reason, codes(names)) for reason, names in by_reason.items()))
 
 
 def _unread(family: _Family) -> Iterator[str]:
@@ -307,11 +306,11 @@ def _unread(family: _Family) -> Iterator[str]:
     gated = [each for source in family.sources for each in source.gated]
     if gated:
         yield from ("## Series that a page may lack", "")
-        yield from _table(("Needs", "Series"), ((each.gate or each.reason, _codes(each.names)) for each in gated))
+        yield from table(("Needs", "Series"), ((each.gate or each.reason, codes(each.names)) for each in gated))
     ignored = [each for source in family.sources for each in source.ignored]
     if ignored:
         yield from ("## Series that are not read, and why", "")
-        yield from _table(("Why", "Series"), ((each.reason, _codes(each.names)) for each in ignored))
+        yield from table(("Why", "Series"), ((each.reason, codes(each.names)) for each in ignored))
 
 
 def _alive(family: _Family) -> Iterator[str]:
@@ -323,17 +322,17 @@ def _alive(family: _Family) -> Iterator[str]:
         "",
     )
     dead = [name for name, alert in ALERTS.items() if not can_hold(alert.condition, had)]
-    yield f"- {len(ALERTS) - len(dead)} of {len(ALERTS)} alerts can fire. These cannot: {_codes(dead)}."
+    yield f"- {len(ALERTS) - len(dead)} of {len(ALERTS)} alerts can fire. These cannot: {codes(dead)}."
     empty, count = _empty_panels(family.names)
     yield f"- {count - sum(map(len, empty.values()))} of {count} panels can have data. These stay empty:"
     for board, titles in empty.items():
         if titles:
             yield f"  - {board}: {'; '.join(titles)}"
     judged = {name: [each for each in metric.families if each not in had] for name, metric in JUDGED.items()}
-    yield f"- The judge compares {_codes(name for name, lacks in judged.items() if not lacks) or 'nothing'}."
+    yield f"- The judge compares {codes(name for name, lacks in judged.items() if not lacks) or 'nothing'}."
     yield from ("", "It has NO DATA of these:", "")
-    yield from _table(
-        ("Judged metric", "Without"), ((f"`{name}`", _codes(lacks)) for name, lacks in judged.items() if lacks)
+    yield from table(
+        ("Judged metric", "Without"), ((f"`{name}`", codes(lacks)) for name, lacks in judged.items() if lacks)
     )
 
 
@@ -353,18 +352,3 @@ def _empty_panels(names: tuple[str, ...]) -> tuple[dict[str, list[str]], int]:
         count += len(titles)
         empty[board.title] = [title for title in titles if title not in left]
     return empty, count
-
-
-# --- Markdown ---------------------------------------------------------------------------------------------------------
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-    yield ""
-
-
-def _codes(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)

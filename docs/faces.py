@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from docs.markdown import codes, table
 from servescope.contract.metrics import METRICS
 from servescope.sources.inversion import newest_release
 from servescope.sources.map_files import load_sources
@@ -15,11 +16,14 @@ _OF_ENGINES = ("kv_cache_eligible_tokens_total", "kv_cache_reused_tokens_total",
 
 def render_faces() -> Iterator[str]:
     """A row for each source map that there is a face of."""
-    yield from ("| `--metrics` | whose names | page of | what is read from it |", f"|{'---|' * 4}")
+    yield from table(("`--metrics`", "whose names", "page of", "what is read from it"), _rows())
+
+
+def _rows() -> Iterator[tuple[str, ...]]:
     for name, source in load_sources().items():
         if source.layer in ("frontend", "engine"):
             page = "the router" if source.layer == "frontend" else "each engine"
-            yield f"| `{name}` | {source.title}, {newest_release(source).versions} | {page} | {_read(source)} |"
+            yield f"`{name}`", f"{source.title}, {newest_release(source).versions}", page, _read(source)
 
 
 def _read(source: Source) -> str:
@@ -27,5 +31,5 @@ def _read(source: Source) -> str:
     known = [name for name, each in METRICS.items() if each.component == "engine" or name in _OF_ENGINES]
     missing = [name for name in known if name in source.metrics and name not in taken]
     if source.layer == "frontend" or len(missing) > len(known) / 2:
-        return ", ".join(f"`{name}`" for name in taken)
-    return "all that an engine knows but " + ", ".join(f"`{name}`" for name in missing)
+        return codes(taken)
+    return f"all that an engine knows but {codes(missing)}"

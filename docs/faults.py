@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from docs.markdown import table
 from servescope.emulator.faults.kinds import GROUPS, FaultKind
 
 
@@ -11,12 +12,8 @@ def render_faults() -> Iterator[str]:
     """A table for each group of kinds, line by line."""
     for group, kinds in GROUPS.items():
         yield from (f"### Faults: {group.lower()}", "")
-        yield from (
-            "| Fault | What is wrong | Intensity | Where | What it makes true | Shows after |",
-            f"|{'---|' * 6}",
-        )
-        yield from (f"| {' | '.join(_row(kind))} |" for kind in kinds)
-        yield ""
+        titles = ("Fault", "What is wrong", "Intensity", "Where", "What it makes true", "Shows after")
+        yield from table(titles, map(_row, kinds))
 
 
 def _row(kind: FaultKind) -> Iterator[str]:

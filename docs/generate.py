@@ -15,6 +15,7 @@ from pathlib import Path
 from docs.engines import render_engines, render_summary
 from docs.faces import render_faces
 from docs.faults import render_faults
+from docs.markdown import codes, table
 from docs.migration import FIELD_TABLES
 from servescope.contract.expressions import promql
 from servescope.contract.figures import FIGURES, GROUPS
@@ -130,9 +131,9 @@ def _introduction() -> Iterator[str]:
         "- [The monitoring itself](#the-monitoring-itself)",
         "",
         "Every metric carries the identity labels; empty ones are left out:",
-        f"{_codes(IDENTITY_LABELS)}.",
-        f"`role` is one of {_codes(ROLES)}.",
-        f"`rollout_phase` is {_codes(phase for phase in ROLLOUT_PHASES if phase)}, or empty.",
+        f"{codes(IDENTITY_LABELS)}.",
+        f"`role` is one of {codes(ROLES)}.",
+        f"`rollout_phase` is {codes(phase for phase in ROLLOUT_PHASES if phase)}, or empty.",
         f"A value has at most {MOST_LABEL_BYTES} bytes and no control characters.",
         "",
         f"`{SEGMENT}` is an optional label: the tenant, route, priority, adapter or class of prompts of the requests.",
@@ -157,12 +158,12 @@ def _metrics() -> Iterator[str]:
     )
     for component, title in COMPONENTS.items():
         yield from (f"### {title}", "")
-        yield from _table(
+        yield from table(
             ("Metric", "Type", "Unit", "Labels", "Meaning", "When it is missing"),
             (_metric_row(metric) for metric in METRICS.values() if metric.component == component),
         )
     yield from (
-        f"{_codes(PROCESS_RATIOS)} are ratios of one process over its trailing window, for setups without a collector.",
+        f"{codes(PROCESS_RATIOS)} are ratios of one process over its trailing window, for setups without a collector.",
         "The collector drops them and derives the figures of the same names from counters.",
         "",
     )
@@ -178,7 +179,7 @@ def _labels(metric: Metric) -> str:
 
 
 def _label(name: str, values: tuple[str, ...]) -> str:
-    return f"`{name}`: {_codes(values)}" if values else f"`{name}`"
+    return f"`{name}`: {codes(values)}" if values else f"`{name}`"
 
 
 # --- Figures ----------------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _figure(figure: Figure) -> Iterator[str]:
 def _facts(figure: Figure) -> Iterator[str]:
     yield figure.unit
     if figure.by:
-        yield f"one for each {_codes(figure.by)}"
+        yield f"one for each {codes(figure.by)}"
     if figure.better:
         yield f"{figure.better} is better"
     yield {"zero": "0 when idle", "absent": "absent when idle"}[figure.idle]
@@ -236,7 +237,7 @@ def _bands() -> Iterator[str]:
             yield from (f"### {figure.name} band", "")
             if evidence := figure.band.evidence:
                 yield from (f"Judged from {evidence.least:,.0f} {evidence.counts} in the window on.", "")
-            yield from _table(("Value", "Judgement", "Reading", "What to do"), _band_rows(figure.band))
+            yield from table(("Value", "Judgement", "Reading", "What to do"), _band_rows(figure.band))
 
 
 def _band_rows(band: Band) -> Iterator[tuple[str, ...]]:
@@ -265,7 +266,7 @@ def _edges() -> Iterator[str]:
         "",
     )
     for edges, names in _metrics_by_edges().items():
-        yield from (f"{_codes(names)}:", f"{' · '.join(f'{edge:g}' for edge in edges)}", "")
+        yield from (f"{codes(names)}:", f"{' · '.join(f'{edge:g}' for edge in edges)}", "")
 
 
 def _metrics_by_edges() -> dict[tuple[float, ...], list[str]]:
@@ -290,7 +291,7 @@ def _monitoring() -> Iterator[str]:
     )
     for program, title in PROGRAMS.items():
         yield from (f"### {title}", "")
-        yield from _table(
+        yield from table(
             ("Metric", "Type", "Unit", "Labels", "Meaning", "When it is missing"),
             (_own_row(metric) for metric in OWN_METRICS.values() if metric.program == program),
         )
@@ -311,23 +312,7 @@ def _own_labels(labels: tuple[str, ...]) -> str:
     return "<br>".join(f"`{label}`" for label in labels) or "–"
 
 
-# --- Markdown ---------------------------------------------------------------------------------------------------------
-
-
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(_cell(text) for text in row)} |"
-    yield ""
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", r"\|")
-
-
-def _codes(words: Iterable[str]) -> str:
-    return ", ".join(f"`{word}`" for word in words)
+# --- Words ---------------------------------------------------------------------------------------------------------
 
 
 def _links(titles: Iterable[str]) -> str:
@@ -354,8 +339,8 @@ def fill_tables(path: Path) -> str:
         _, ends, after = rest.partition(end)
         if not (begins and ends):
             raise ValueError(f"{path}: no place for the table {name!r}, expected the lines {begin!r} and {end!r}")
-        table = "\n".join(render()).rstrip()
-        page = f"{before}{begin}\n{table}\n\n{end}{after}"
+        rendered = "\n".join(render()).rstrip()
+        page = f"{before}{begin}\n{rendered}\n\n{end}{after}"
     return page
 
 
@@ -387,7 +372,7 @@ def _hardware() -> Iterator[str]:
         "KV of 8192 tokens sent",
     )
     sizes = ((4, "a100"), (2, "h100"), (4, "h100"), (1, "h200"), (1, "b200"), (4, "l40s"), (8, "l4"))
-    yield from _table((f"{DEFAULT_MODEL} on", *columns), (row(*each) for each in sizes))
+    yield from table((f"{DEFAULT_MODEL} on", *columns), (row(*each) for each in sizes))
 
 
 def _presets() -> Iterator[str]:
@@ -395,7 +380,7 @@ def _presets() -> Iterator[str]:
     from servescope.emulator.workload.presets import PRESETS
 
     portraits = {name: portray(mix) for name, mix in PRESETS.items()}
-    yield from _table(
+    yield from table(
         (
             "Preset",
             "Prompt, mean",
@@ -458,7 +443,7 @@ def _scenario() -> Iterator[str]:
         "[[shares]]": SHARE_SETTINGS,
         "[[faults]]": FAULT_SETTINGS,
     }
-    yield from _table(
+    yield from table(
         ("Table", "Keys"),
         (
             (f"`{name}`", ", ".join(f"`{each.key}`{f' ({each.default})' if each.default else ''}" for each in settings))

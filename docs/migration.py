@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+from docs.markdown import table
 from servescope.migration.document.shapes import FieldShape, ListShape, NamedShape, TableShape, ValueShape
 from servescope.migration.fields.backend_server import BACKEND_SERVER, PARSERS, V4_ONLY
 from servescope.migration.fields.body import BODY
@@ -32,12 +33,11 @@ def _list_within(shape: ValueShape, path: str) -> Iterator[tuple[str, FieldShape
         yield from _list_within(shape.item, f"{path}.*")
 
 
-def _render_moved() -> Iterator[str]:
+def _moved_rows() -> Iterator[tuple[str, ...]]:
     fields = {**dict(list_fields(TRT_LLM["v1"])), **{path: field for path, field in list_fields(TRT_LLM["v2"])
                                                     if path.startswith("runtime.")}}  # fmt: skip
     fates = {fate.v1: fate for fate in FATES}
     sources = {fate.v2: fate for fate in FATES}
-    yield from _head("v1", "v2", "value", "default", "what happens", "source")
     for path, field in fields.items():
         if path in ("build", "runtime"):
             continue
@@ -45,32 +45,30 @@ def _render_moved() -> Iterator[str]:
         if fate is None:
             before = sources.get(path)
             came = f"is `{before.v1}` of v1" if before is not None else "new in v2"
-            yield _row("–", f"`{path}`", field.shape.text, _default(field), came, field.source)
+            yield "–", f"`{path}`", field.shape.text, _default(field), came, field.source
             continue
         onto = f"`{fate.v2}{path.removeprefix(fate.v1)}`" if fate.v2 else "–"
         is_within = path != fate.v1
         happens = f"as `{fate.v1}`" if is_within else f"{MEANINGS[fate.kind]}. {fate.why} {fate.todo}".strip()
         source = fate.source if fate.source == field.source else f"{fate.source}, {field.source}"
-        yield _row(f"`{path}`", onto, field.shape.text, _default(field), happens, source)
+        yield f"`{path}`", onto, field.shape.text, _default(field), happens, source
 
 
-def _render_kept() -> Iterator[str]:
-    yield from _head("field", "value", "default", "what happens", "source")
+def _kept_rows() -> Iterator[tuple[str, ...]]:
     for path, field in list_fields(CONFIG):
         if path == "trt_llm":
             continue
         happens = f"kept; a warning: {field.note}" if field.note else "kept as it is"
-        yield _row(f"`{path}`", field.shape.text, _default(field), happens, field.source)
+        yield f"`{path}`", field.shape.text, _default(field), happens, field.source
 
 
-def _render_body() -> Iterator[str]:
-    yield from _head("field", "value", "default", "v1", "source")
+def _body_rows() -> Iterator[tuple[str, ...]]:
     named = {"decoding_type": "lookahead, nearest to NGram", "target_in_flight_tokens": "`concurrency_target`"}
     tables = {"llm_config.": LLM_CONFIG, "autoscaling_settings.": AUTOSCALING_SETTINGS}
     beside = [(path, field) for path, field in list_fields(BODY) if f"{path}." not in tables]
-    for path, field in (*(each for prefix, table in tables.items() for each in list_fields(table, prefix)), *beside):
+    for path, field in (*(each for prefix, shape in tables.items() for each in list_fields(shape, prefix)), *beside):
         v1 = named.get(path.rpartition(".")[2], "–")
-        yield _row(f"`{path}`", field.shape.text, _default(field), v1, field.source)
+        yield f"`{path}`", field.shape.text, _default(field), v1, field.source
 
 
 def _find(fates: Mapping[str, FieldFate], path: str) -> FieldFate | None:
@@ -91,19 +89,9 @@ def _default(field: FieldShape) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else list(default) if default == () else default}`"
 
 
-def _head(*titles: str) -> Iterator[str]:
-    yield _row(*titles)
-    yield f"|{'---|' * len(titles)}"
-
-
-def _row(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
-
-
-def _render_backend() -> Iterator[str]:
-    yield from _head("field", "backend", "type", "default", "v2", "what happens", "source")
+def _backend_rows() -> Iterator[tuple[str, ...]]:
     fates = {fate.v1: fate for fate in (*OPTIMISATION_FATES, *PIPELINE_FATES)}
-    for path, field in (each for table in BACKEND_SERVER.values() for each in list_fields(table)):
+    for path, field in (each for shape in BACKEND_SERVER.values() for each in list_fields(shape)):
         if (fate := fates.get(path)) is None:
             continue  # a mapping whose fields have rows of their own
         kind = "stops the move where it is set" if fate.kind == "blocking" else MEANINGS[fate.kind]
@@ -111,7 +99,7 @@ def _render_backend() -> Iterator[str]:
         source = ", ".join(dict.fromkeys((field.source, fate.source)))
         for backend, text in _list_backends(path, field):
             happens = f"{kind}. {fate.why} {fate.todo}".strip()
-            yield _row(f"`{path}`", backend, text, _default(field), onto, happens, source)
+            yield f"`{path}`", backend, text, _default(field), onto, happens, source
 
 
 def _list_backends(path: str, field: FieldShape) -> Iterator[tuple[str, str]]:
@@ -124,9 +112,9 @@ def _list_backends(path: str, field: FieldShape) -> Iterator[tuple[str, str]]:
 
 
 FIELD_TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
-    "fields": _render_moved,
-    "config": _render_kept,
-    "body": _render_body,
-    "backend": _render_backend,
+    "fields": lambda: table(("v1", "v2", "value", "default", "what happens", "source"), _moved_rows()),
+    "config": lambda: table(("field", "value", "default", "what happens", "source"), _kept_rows()),
+    "body": lambda: table(("field", "value", "default", "v1", "source"), _body_rows()),
+    "backend": lambda: table(("field", "backend", "type", "default", "v2", "what happens", "source"), _backend_rows()),
 }
 """The tables of docs/migration.md by their names there."""

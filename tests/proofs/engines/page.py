@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
+from docs.markdown import table
 from servescope.sources.identification import identify
 from servescope.sources.parse import ParseError, parse_exposition
 from tests.conftest import ROOT
@@ -59,7 +60,7 @@ def _introduction(matrix: Matrix) -> Iterator[str]:
         f"{INSTRUMENTS.title}, read by Prometheus without a collector.",
         "",
     )
-    yield from _table(
+    yield from table(
         ("Engine", "Captures", "Read as", "Panels with data", "Through `servescope translate`"),
         (
             (
@@ -101,7 +102,7 @@ def _through_translate(matrix: Matrix, engine: str) -> str:
 def _board(name: str, matrix: Matrix, notes: _Notes) -> Iterator[str]:
     (title,) = (board.title for board in (make(DEFAULTS) for make in BOARDS) if board.name == name)
     yield from (f"## {title}", "")
-    yield from _table(
+    yield from table(
         ("Panel", *(each.title for each in COLUMNS)),
         (
             (line.panel, *(notes.show(line, line.cells[each.name]) for each in COLUMNS))
@@ -124,7 +125,7 @@ def _alerts(matrix: Matrix, notes: _Notes) -> Iterator[str]:
         "Alerts that read nothing of engines, on targets, collectors and judges, work on all and are not listed.",
         "",
     )
-    yield from _table(
+    yield from table(
         ("Alert", *(each.title for each in COLUMNS)),
         (
             (
@@ -173,7 +174,7 @@ class _Notes:
             "and why an engine's source map does not have them.",
             "",
         )
-        yield from _table(("", "Missing", "Engine", "Why"), self._rows())
+        yield from table(("", "Missing", "Engine", "Why"), self._rows())
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         for name, number in self._numbers.items():
@@ -210,7 +211,7 @@ def _unread(matrix: Matrix, captures: Path) -> Iterator[str]:
         "A release renamed the names that a map does not find, or did not have them yet.",
         "",
     )
-    yield from _table(("Capture", "Looks like", "Why it is not read"), filter(None, map(_explain, others)))
+    yield from table(("Capture", "Looks like", "Why it is not read"), filter(None, map(_explain, others)))
 
 
 def _explain(path: Path) -> tuple[str, ...]:
@@ -220,11 +221,3 @@ def _explain(path: Path) -> tuple[str, ...]:
     except ParseError as error:
         return f"`{path.stem}`", "–", error.cause
     return (f"`{path.stem}`", found.nearest or "–", found.reason) if found.source is None else ()
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(header)} |"
-    yield f"|{'---|' * len(header)}"
-    for row in rows:
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-    yield ""

@@ -283,13 +283,17 @@ def take_pictures(
             for name in names:
                 page = open_page(browser, theme, size)
                 load(page, address, name)
-                settle(page)
-                fit_height(page, size)
-                path = folder / f"{name}-{theme}{label}.png"
-                write_small(page.screenshot(), path)
-                page.context.close()
-                taken.append(path)
+                taken.append(take_picture(page, size, folder / f"{name}-{theme}{label}.png"))
     return taken
+
+
+def take_picture(page: Page, size: tuple[int, int], path: Path) -> Path:
+    """A picture of all of a page, which is closed then."""
+    settle(page)
+    fit_height(page, size)
+    write_small(page.screenshot(), path)
+    page.context.close()
+    return path
 
 
 def take_fault_pictures(address: str, browser: Browser, folder: Path) -> list[Path]:
@@ -309,12 +313,7 @@ def take_fault_pictures(address: str, browser: Browser, folder: Path) -> list[Pa
             page = open_page(browser, theme, size)
             page.goto(f"{address}/{FAULTS_PAGE}", wait_until="commit")
             page.locator(".scope.fault").wait_for()
-            settle(page)
-            fit_height(page, size)
-            path = folder / f"faults-{theme}{label}.png"
-            write_small(page.screenshot(), path)
-            page.context.close()
-            taken.append(path)
+            taken.append(take_picture(page, size, folder / f"faults-{theme}{label}.png"))
     return taken
 
 

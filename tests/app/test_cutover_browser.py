@@ -89,6 +89,16 @@ def test_a_whole_cutover(files: CutoverStore, browser: Browser) -> None:
     assert run.ended == "rolled back"
 
 
+def is_whole(page: Page, *sizes: tuple[int, int]) -> None:
+    """Nothing sticks out at any of these sizes; at the last one no text is cut, and all have contrast."""
+    for size in sizes:
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        pictures.settle(page)
+        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+    assert cut_texts(page) == []
+    assert faint_texts(page) == []
+
+
 @pytest.mark.parametrize("name", pictures.CUTOVER_PAGES)
 def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: str) -> None:
     """Light and dark, on a laptop, a wall and a telephone: nothing sticks out, every text has contrast, none fails, no
@@ -102,12 +112,7 @@ def test_pages_of_a_cutover_are_whole(tmp_path: Path, browser: Browser, name: st
             page.on("pageerror", lambda error: errors.append(str(error)))
             elsewhere = list_other_hosts(page, address)
             pictures.load(page, address, name)
-            for size in ((1280, 900), (1920, 1080), pictures.NARROW):
-                page.set_viewport_size({"width": size[0], "height": size[1]})
-                pictures.settle(page)
-                assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
-            assert cut_texts(page) == []
-            assert faint_texts(page) == []
+            is_whole(page, (1280, 900), (1920, 1080), pictures.NARROW)
             assert elsewhere == []
             shown = page.locator("[data-testid=stMain]").inner_text()
             assert not {"NaN", "nan", "undefined", "Traceback", "None"} & set(shown.split())
@@ -127,10 +132,5 @@ def test_the_traffic_of_a_pasted_configuration_is_whole(tmp_path: Path, browser:
             page.get_by_text("Numbers from the traffic that v1 served").click()
             page.get_by_role("button", name="Read its traffic").click()
             page.locator("table.targets tbody tr:nth-child(3)").wait_for()
-            for size in (pictures.WIDE, pictures.NARROW):
-                page.set_viewport_size({"width": size[0], "height": size[1]})
-                pictures.settle(page)
-                assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
-            assert cut_texts(page) == []
-            assert faint_texts(page) == []
+            is_whole(page, pictures.WIDE, pictures.NARROW)
             page.context.close()

@@ -172,17 +172,21 @@ async def test_a_series_that_vanishes_is_no_gauge_any_more_and_still_counts(tmp_
         assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
 
 
+async def begins_anew(world: Faulty) -> None:
+    """One scrape has no rate, the second one of less than all there is, and a window later it is whole."""
+    assert TOKENS not in world.shown()
+    await world.count(1)
+    assert 0 < world.shown()[TOKENS] < 2 * STEADY
+    await world.count(20)
+    assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
+
+
 async def test_a_gap_longer_than_the_window_begins_anew(tmp_path: Path) -> None:
     """After hours of silence the first scrape has no rate, not one over the hours; the second has."""
     async with aclosing(Faulty(tmp_path, "a", "b")) as world:
         await world.count(10)
         await world.scrape(seconds=7200.0)
-        once = world.shown()
-        await world.count(1)
-        assert TOKENS not in once
-        assert 0 < world.shown()[TOKENS] < 2 * STEADY
-        await world.count(20)
-        assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
+        await begins_anew(world)
 
 
 @pytest.mark.slow
@@ -226,12 +230,7 @@ async def test_a_clock_set_back_by_hours_begins_anew(tmp_path: Path) -> None:
         await world.count(21)
         world.seconds -= 7200.0
         await world.count(1)
-        once = world.shown()
-        await world.count(1)
-        assert TOKENS not in once
-        assert 0 < world.shown()[TOKENS] < 2 * STEADY
-        await world.count(20)
-        assert world.shown()[TOKENS] == pytest.approx(2 * STEADY)
+        await begins_anew(world)
         assert world.errors() == [None, None]
 
 

@@ -251,14 +251,19 @@ def means(deployment: EmulatedDeployment) -> dict[str, float]:
     }
 
 
-def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
-    """What was on its way to a worker that died goes to another one; what had come there has failed."""
-    plan = replace(PLAN, kv_transfer=TransferCost(bytes_per_second=100e6))
-    deployment, clock = deploy(plan)
+def send_kv() -> tuple[EmulatedDeployment, VirtualClock, str, list[str]]:
+    """A deployment while KV is on its way, its clock, the worker that sends it, and the outcomes of the request."""
+    deployment, clock = deploy(replace(PLAN, kv_transfer=TransferCost(bytes_per_second=100e6)))
     outcomes: list[str] = []
     deployment.send(request(1), outcomes.append)
     clock.run_until(3.0)
     sender = next(name for name, replica in deployment.replicas.items() if replica.sending)
+    return deployment, clock, sender, outcomes
+
+
+def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
+    """What was on its way to a worker that died goes to another one; what had come there has failed."""
+    deployment, clock, sender, outcomes = send_kv()
     (receiver,) = [name for name, replica in deployment.replicas.items() if replica.requests and name != sender]
     assert shown(deployment, replica=sender)["kv_transfers_pending"] == 1
     deployment.fail(receiver)
@@ -270,12 +275,8 @@ def test_kv_finds_another_worker_when_its_receiver_dies() -> None:
 
 def test_request_ends_with_the_worker_that_holds_its_kv() -> None:
     """When the prefill worker dies before the KV has left it, the request has failed."""
-    plan = replace(PLAN, kv_transfer=TransferCost(bytes_per_second=100e6))
-    deployment, clock = deploy(plan)
-    outcomes: list[str] = []
-    deployment.send(request(1), outcomes.append)
-    clock.run_until(3.0)
-    deployment.restart(next(name for name, replica in deployment.replicas.items() if replica.sending))
+    deployment, clock, sender, outcomes = send_kv()
+    deployment.restart(sender)
     assert outcomes == ["error"]
     clock.run_until(30.0)
     assert outcomes == ["error"]

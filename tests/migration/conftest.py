@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,18 @@ SERVED_MIX = Mix(requests_per_second=1.5)
 def served_past() -> EmulatedPast:
     """Seventy minutes of an emulated v1, to be read only."""
     return kept_past("served-past", minutes=70, mix=SERVED_MIX)
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Let a disk be full after so many files were written to it."""
+    done_before = [None] * after
+
+    def full(_: int) -> None:
+        if not done_before:
+            raise OSError(28, "No space left on device")
+        done_before.pop()
+
+    monkeypatch.setattr(os, "fsync", full)
 
 
 def names_in(folder: Path) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -29,6 +28,7 @@ from servescope.migration.fields.config_yaml import check_config
 from servescope.migration.report import migration_schema
 from servescope.migration.translation.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
 from servescope.migration.translation.backend_translation import BackendAnswers, BackendMigration, translate_backend
+from tests.migration.conftest import fill_disk
 from tests.support.commands import run
 
 # The documented default configurations, the second one without the comma that makes it no JSON.
@@ -322,14 +322,7 @@ def test_writing_makes_new_files_beside(optimisation: Path) -> None:
 @pytest.mark.parametrize("writes", [0, 1])
 def test_a_write_that_fails_leaves_nothing(optimisation: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """Neither of the two files."""
-    done_before = [None] * writes
-
-    def full(_: int) -> None:
-        if not done_before:
-            raise OSError(28, "No space left on device")
-        done_before.pop()
-
-    monkeypatch.setattr(os, "fsync", full)
+    fill_disk(monkeypatch, after=writes)
     done = run("migrate", str(optimisation), "--write", *CHECKPOINT)
 
     assert (done.returncode, done.stdout) == (2, f"{optimisation}: cannot be written: No space left on device\n")

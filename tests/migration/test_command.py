@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from servescope.migration.document.document import LARGEST_BYTES
 from servescope.migration.report import migration_schema
-from tests.migration.conftest import names_in
+from tests.migration.conftest import fill_disk, names_in
 from tests.support.commands import Done, run
 
 V1 = """\
@@ -131,14 +130,7 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("writes", [0, 1])
 def test_a_write_that_fails_leaves_the_file(config: Path, monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """Whole, and no other file beside it; the error names it: the copy's write fails, or the file's own."""
-    done_before = [None] * writes
-
-    def full(_: int) -> None:
-        if not done_before:
-            raise OSError(28, "No space left on device")
-        done_before.pop()
-
-    monkeypatch.setattr(os, "fsync", full)
+    fill_disk(monkeypatch, after=writes)
     done = run("migrate", str(config), "--write")
 
     assert done.returncode == 2

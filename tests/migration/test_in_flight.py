@@ -8,15 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from servescope.emulator.scenario.recording import START_MS
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import UsageError
 from servescope.migration.traffic.in_flight import reconstruct_in_flight
 from servescope.migration.traffic.traffic import ServedTraffic
-from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
-from servescope.store.embedded import Store
 from tests.migration.conftest import SERVED_MIX
-from tests.support.served_traffic import EmulatedPast, record_past
+from tests.support.served_traffic import EmulatedPast, read_served, record_past
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +21,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def traffic(served_past: EmulatedPast) -> ServedTraffic:
     """What it served, as a store has it."""
-    return read(served_past)
-
-
-def read(past: EmulatedPast) -> ServedTraffic:
-    """What was served, as the store has it."""
-    with Store(past.store, read_only=True) as store:
-        return read_traffic(store, find_deployment(store, None), START_MS, past.end_ms)
+    return read_served(served_past)
 
 
 def check_band(past: EmulatedPast, traffic: ServedTraffic) -> float:
@@ -102,4 +93,4 @@ ALIKE = Mix(system_tokens=(1000, 1000), turns=1, message_spread=0.0, output_spre
 def test_real_tokens_are_within_the_band_whatever_is_served(mix: Mix, seed: int, tmp_path: Path) -> None:
     """Sizes wide, narrow or the same, bursts, long outputs, clients that give up: the truth is in the band."""
     past = record_past(tmp_path / "v1.db", minutes=60, mix=mix, seed=seed)
-    assert 0.5 < check_band(past, read(past)) < 2.0
+    assert 0.5 < check_band(past, read_served(past)) < 2.0

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from servescope.emulator.deployment.stack import V1
-from servescope.emulator.scenario.recording import START_MS
 from servescope.emulator.workload.mixes import Mix
 from servescope.increments.blocks import BLOCK_MS
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
@@ -23,10 +22,7 @@ from servescope.migration.traffic.simulation import (
     recommend_target,
     simulate_target,
 )
-from servescope.migration.traffic.traffic import ServedTraffic
-from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
-from servescope.store.embedded import Store
-from tests.support.served_traffic import EmulatedPast, record_past
+from tests.support.served_traffic import read_served, record_past
 
 CAPACITY = ReplicaCapacity(requests=100)
 HELD = 1000.0
@@ -137,17 +133,11 @@ def test_simulation_is_what_v2_does(tmp_path: Path) -> None:
     mix = Mix(requests_per_second=3.0, day_amplitude=0.8, day_seconds=5400, burst_factor=1.0)
     plan = replace(V1, scaling=ConcurrencyScaling(min_replica=1, initial_replicas=3, max_replica=8))
     scaling = TokenScaling(target_in_flight_tokens=12_000, initial_replicas=3)
-    before = read_all(record_past(tmp_path / "v1.db", minutes=90, mix=mix, plan=plan))
-    after = read_all(record_past(tmp_path / "v2.db", minutes=90, mix=mix, plan=replace(plan, scaling=scaling)))
+    before = read_served(record_past(tmp_path / "v1.db", minutes=90, mix=mix, plan=plan))
+    after = read_served(record_past(tmp_path / "v2.db", minutes=90, mix=mix, plan=replace(plan, scaling=scaling)))
 
     found = simulate_target(load_of(reconstruct_in_flight(before), before.blocks), scaling, CAPACITY)
 
     assert found.replica_hours == pytest.approx(float(after.replicas.sum()) / 12, rel=0.1)
     assert np.abs(found.replicas - after.replicas).mean() < 1.0
     assert np.nanmax(found.replicas) > 2 * np.nanmin(found.replicas)
-
-
-def read_all(past: EmulatedPast) -> ServedTraffic:
-    """What was served, as the store has it."""
-    with Store(past.store, read_only=True) as store:
-        return read_traffic(store, find_deployment(store, None), START_MS, past.end_ms)

@@ -16,6 +16,8 @@ from servescope.emulator.faults.faults import Faults
 from servescope.emulator.scenario.recording import START_MS, StackRecorder
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
+from servescope.migration.traffic.traffic import ServedTraffic
+from servescope.migration.traffic.traffic_reading import find_deployment, read_traffic
 from servescope.store.embedded import Store
 from tests.support.kept import kept
 
@@ -42,6 +44,12 @@ def kept_past(name: str, *, minutes: int, mix: Mix) -> EmulatedPast:
     folder = kept(name, make, minutes, mix)
     with np.load(folder / "seen.npz") as seen:
         return EmulatedPast(folder / "v1.db", int(seen["end_ms"]), seen["tokens"], seen["requests"])
+
+
+def read_served(past: EmulatedPast) -> ServedTraffic:
+    """What was served, as the store has it."""
+    with Store(past.store, read_only=True) as store:
+        return read_traffic(store, find_deployment(store, None), START_MS, past.end_ms)
 
 
 def record_past(path: Path, *, minutes: int, mix: Mix, plan: DeploymentPlan = V1, seed: int = 1) -> EmulatedPast:

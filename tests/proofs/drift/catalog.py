@@ -260,17 +260,22 @@ def required_numbers(alert: Alert) -> frozenset[str]:
     return frozenset(f"{abs(value):g}" for _, value in _numbers(conditions_of(alert)) if value in edges)
 
 
-# --- Panels -----------------------------------------------------------------------------------------------------------
-
-
-def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
-    figures = {figure.record(): figure for figure in FIGURES.values()}
-    objectives = {
+def objective_records() -> set[str]:
+    """The recorded shares of bad requests over every window that alerts on budgets have."""
+    return {
         objective.record(window)
         for objective in OBJECTIVES.values()
         for row in BURN_WINDOWS
         for window in (row.short, row.long)
     }
+
+
+# --- Panels -----------------------------------------------------------------------------------------------------------
+
+
+def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
+    figures = {figure.record(): figure for figure in FIGURES.values()}
+    objectives = objective_records()
     numbers = _step_numbers()
     for key, said in files.items():
         kind, of, rest = key[1].partition(" of ")

@@ -15,10 +15,9 @@ from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, PROCESS_RATIOS, SAMPLE_FAMILIES
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
 from servescope.contract.own_metrics import own_family
 from tests.conftest import ROOT
-from tests.proofs.drift.catalog import numbers_of_the_catalog, read_catalog, required_numbers
+from tests.proofs.drift.catalog import numbers_of_the_catalog, objective_records, read_catalog, required_numbers
 from tests.proofs.drift.facts import BOARDS, PAGE, RULES, Facts, differences, read_files, shown_series
 
 # Edges of bands that no alert compares with, and why.
@@ -151,13 +150,14 @@ def test_dashboards_show_every_figure_and_nothing_that_is_unknown() -> None:
     """A figure that no panel reads has a reason; so has a metric that nothing reads."""
     shown = shown_series(ROOT)
     recorded = {figure.record(): figure for figure in FIGURES.values()}
-    objectives = {
-        objective.record(window)
-        for objective in OBJECTIVES.values()
-        for row in BURN_WINDOWS
-        for window in (row.short, row.long)
+    known = {
+        *SAMPLE_FAMILIES,
+        *recorded,
+        *objective_records(),
+        *map(record_buckets, RECORDED_HISTOGRAMS),
+        FIRING,
+        ALERTS_SINCE,
     }
-    known = {*SAMPLE_FAMILIES, *recorded, *objectives, *map(record_buckets, RECORDED_HISTOGRAMS), FIRING, ALERTS_SINCE}
     about_engines = {name for name in shown if own_family(name) is None}
 
     assert about_engines <= known

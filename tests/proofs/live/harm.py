@@ -52,8 +52,13 @@ def break_list(stack: LiveStack, deployment: str) -> Undo:
 
 def lock_store(stack: LiveStack) -> Undo:
     """Write to the collector's store from another program, in one transaction that does not end."""
-    connection = sqlite3.connect(stack.folder / "servescope.db", isolation_level=None, timeout=30)
-    connection.execute("BEGIN IMMEDIATE")
+    return hold(stack.folder / "servescope.db", "BEGIN IMMEDIATE")
+
+
+def hold(database: Path, begin: str) -> Undo:
+    """Begin a transaction of a database from another program, which ends when it is undone."""
+    connection = sqlite3.connect(database, isolation_level=None, timeout=30)
+    connection.execute(begin)
 
     def let_go() -> None:
         connection.execute("ROLLBACK")

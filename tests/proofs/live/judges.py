@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Final
 
 from servescope.contract.own_metrics import OWN_METRICS
 from servescope.errors import ServescopeError
 from tests.proofs.live.deployments import find_emulator
-from tests.proofs.live.harm import move_traffic
+from tests.proofs.live.harm import Undo, hold, move_traffic
 from tests.proofs.live.stack import LiveStack, Program
 from tests.support.prometheus import free_port
 
-Undo = Callable[[], None]
 OLD, NEW = "judged-v1", "judged-v2"
 """The deployments of the cutover."""
 _CUTOVER = "cutover"
@@ -41,23 +38,21 @@ def idle_judge(stack: LiveStack) -> Undo:
 
 def blind_judge(stack: LiveStack) -> Undo:
     """Have a judge judge a new run while v2 cannot be scraped; undone, it judges another."""
-    _running_judge(stack)
-    emulator = stack.emulators[find_emulator(NEW)]
-    number: int = emulator.switch_on("target-unreachable", deployment=NEW)["id"]
+    judge_again = _break_new(stack, "target-unreachable")
     _begin(stack)
-
-    def undo() -> None:
-        emulator.switch_off(number)
-        _begin(stack)
-
-    return undo
+    return judge_again
 
 
 def harm_cutover(stack: LiveStack) -> Undo:
     """Let requests fail on v2 of a cutover whose judge runs; undone, it judges a new run, as harm stays proven."""
+    return _break_new(stack, "error-burst", 0.4)
+
+
+def _break_new(stack: LiveStack, fault: str, intensity: float | None = None) -> Undo:
+    """Switch a fault of v2 on beside a judge that runs; undone, it judges a new run without the fault."""
     _running_judge(stack)
     emulator = stack.emulators[find_emulator(NEW)]
-    number: int = emulator.switch_on("error-burst", 0.4, deployment=NEW)["id"]
+    number: int = emulator.switch_on(fault, intensity, deployment=NEW)["id"]
 
     def undo() -> None:
         emulator.switch_off(number)
@@ -76,14 +71,7 @@ def kill_judge(stack: LiveStack) -> Undo:
 def lock_journal(stack: LiveStack) -> Undo:
     """Hold the journal of a cutover in another program, so that its judge cannot read it."""
     _running_judge(stack)
-    connection = sqlite3.connect(stack.folder / f"{_CUTOVER}.journal.db", isolation_level=None, timeout=30)
-    connection.execute("BEGIN EXCLUSIVE")
-
-    def release() -> None:
-        connection.execute("ROLLBACK")
-        connection.close()
-
-    return release
+    return hold(stack.folder / f"{_CUTOVER}.journal.db", "BEGIN EXCLUSIVE")
 
 
 # --- The program ------------------------------------------------------------------------------------------------------

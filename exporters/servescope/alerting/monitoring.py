@@ -43,7 +43,18 @@ from servescope.contract.own_metrics import (
     SCRAPED_UP,
 )
 
-_LAG: Final = bound(LOOP_LAG)
+_LATE: Final = bound(LOOP_LAG)
+_COLLECTOR: Final = ("instance",)
+_RUNNING: Final = SelfMetric("servescope_build_info")
+_ERRORS: Final = SelfMetric("servescope_internal_errors_total", (*_COLLECTOR, "stage"), increase_over="10m")
+_PROBLEMS: Final = SelfMetric("servescope_discovery_problems", _COLLECTOR)
+_QUEUE_AGE: Final = SelfMetric("servescope_store_queue_age_seconds", _COLLECTOR)
+_CONFIGURED: Final = SelfMetric("servescope_configuration_reload_success", _COLLECTOR)
+_UP: Final = SelfMetric(SCRAPED_UP, (*_COLLECTOR, "job"), (("job", (Name("collector_job"),)),))
+_LAG: Final = Quotient(
+    SelfMetric("servescope_event_loop_lag_seconds_sum", _COLLECTOR, increase_over="10m"),
+    SelfMetric("servescope_event_loop_lag_seconds_count", _COLLECTOR, increase_over="10m"),
+)
 
 _COLLECTOR_ALERTS: Final = (
     Alert(
@@ -57,11 +68,7 @@ _COLLECTOR_ALERTS: Final = (
             "Check whether the collector runs and whether the targets page of Prometheus lists it.",
             "Start it, or fix the scrape configuration. Until then watch the gateway's own monitoring.",
             "None known.",
-            FirstCheck(
-                SelfMetric("servescope_build_info"),
-                "no line at all.",
-                "a line for each collector that should run.",
-            ),
+            FirstCheck(_RUNNING, "no line at all.", "a line for each collector that should run."),
             (),
             "Do not delete the collector's store or its state to make it start: read its log first.",
             "Whoever runs the collectors, now: until it is back nobody is notified of anything else.",
@@ -71,7 +78,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeInternalErrors", "warning", "collector", "servescope",
-        Compare(SelfMetric("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"), ">", 0.0),
+        Compare(_ERRORS, ">", 0.0),
         "The collector has internal errors again and again.",
         "The stage {{ $labels.stage }} of the collector keeps failing: within each 10 minutes of the last "
         f"{waited()}.",
@@ -82,11 +89,7 @@ _COLLECTOR_ALERTS: Final = (
             "The collector's log has a traceback for each error, with the stage and the target.",
             "Report it with the log; the previous version may not be affected.",
             "None known.",
-            FirstCheck(
-                SelfMetric("servescope_internal_errors_total", ("instance", "stage"), increase_over="10m"),
-                "a stage stays above 0.",
-                "a single peak that is over.",
-            ),
+            FirstCheck(_ERRORS, "a stage stays above 0.", "a single peak that is over."),
             (),
             "Do not restart it in a loop: the log of the error is what is needed.",
             "Nobody at night, unless the stage `evaluate` fails: then alerts are missing, call whoever runs it.",
@@ -96,7 +99,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeDiscoveryFails", "warning", "collector", "servescope",
-        Compare(SelfMetric("servescope_discovery_problems", ("instance",)), ">", 0.0),
+        Compare(_PROBLEMS, ">", 0.0),
         "The collector cannot use a list of targets.",
         f"Number of problems with the lists of targets: {NUMBER}. Such a list keeps the targets that it named last.",
         Runbook(
@@ -106,11 +109,7 @@ _COLLECTOR_ALERTS: Final = (
             "`/api/v1/targets` and the Sources page of the console name each list, its problem and what was expected.",
             "Fix the list: the job that writes it, the URL, the credentials.",
             "A file that is replaced while it is read: that is over after the next look.",
-            FirstCheck(
-                SelfMetric("servescope_discovery_problems", ("instance",)),
-                "above 0 since one minute, on all collectors.",
-                "0 again.",
-            ),
+            FirstCheck(_PROBLEMS, "above 0 since one minute, on all collectors.", "0 again."),
             (),
             "Do not empty the list: a list that is valid and empty removes the targets.",
             "Whoever writes the lists, in the morning; now if a rollout is under way.",
@@ -120,7 +119,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeStoreBehind", "warning", "collector", "servescope",
-        Compare(SelfMetric("servescope_store_queue_age_seconds", ("instance",)), ">", bound(STORE_QUEUE_AGE)),
+        Compare(_QUEUE_AGE, ">", bound(STORE_QUEUE_AGE)),
         "Scrapes wait to be written to the store.",
         "The oldest scrape that is not written to the store has waited for {{ $value | humanizeDuration }}.",
         Runbook(
@@ -129,11 +128,7 @@ _COLLECTOR_ALERTS: Final = (
             "Check the disk: is it full (`df -h`), slow (`iostat -x`), or is the file locked by another program?",
             "Free disk space, or move the store to a faster disk.",
             "A backup that reads the file.",
-            FirstCheck(
-                SelfMetric("servescope_store_queue_age_seconds", ("instance",)),
-                "rising evenly: nothing is written.",
-                "a saw, or falling: it catches up.",
-            ),
+            FirstCheck(_QUEUE_AGE, "rising evenly: nothing is written.", "a saw, or falling: it catches up."),
             (),
             "Do not restart the collector before there is room: what waits would be lost.",
             "Whoever runs the collectors, if the disk is full and is not yours.",
@@ -143,7 +138,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeConfigurationRefused", "warning", "collector", "servescope",
-        Compare(SelfMetric("servescope_configuration_reload_success", ("instance",)), "==", 0.0),
+        Compare(_CONFIGURED, "==", 0.0),
         "The collector failed to reload its configuration.",
         "The last reload of the collector's configuration failed; the previous configuration stays active.",
         Runbook(
@@ -152,11 +147,7 @@ _COLLECTOR_ALERTS: Final = (
             "The collector's log names the file, the key, the value and what was expected.",
             "Fix the file and reload.",
             "None known.",
-            FirstCheck(
-                SelfMetric("servescope_configuration_reload_success", ("instance",)),
-                "0 since the minute of a change.",
-                "no longer 0: a later reload succeeded.",
-            ),
+            FirstCheck(_CONFIGURED, "0 since the minute of a change.", "no longer 0: a later reload succeeded."),
             (),
             "Do not restart the collector before the file is right: it would not start.",
             "Nobody at night: whoever changed the file, in the morning.",
@@ -166,7 +157,7 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeCollectorDown", "warning", "collector", "servescope",
-        Compare(SelfMetric(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)), "==", 0.0),
+        Compare(_UP, "==", 0.0),
         "Prometheus cannot scrape a collector.",
         "Prometheus' scrapes of the collector {{ $labels.instance }} fail.",
         Runbook(
@@ -175,11 +166,7 @@ _COLLECTOR_ALERTS: Final = (
             "Check whether it runs; the targets page of Prometheus shows the error of the last scrape.",
             "Start it, or fix the address, credentials or certificate in the scrape configuration.",
             "A collector that was removed and is still listed.",
-            FirstCheck(
-                SelfMetric(SCRAPED_UP, ("instance", "job"), (("job", (Name("collector_job"),)),)),
-                "a collector stays at 0.",
-                "none is at 0: it was restarted.",
-            ),
+            FirstCheck(_UP, "a collector stays at 0.", "none is at 0: it was restarted."),
             (),
             "Do not remove it from the scrape configuration to silence it.",
             "Whoever runs the collectors: in the morning if another one scrapes the same targets, else now.",
@@ -189,35 +176,22 @@ _COLLECTOR_ALERTS: Final = (
     ),
     Alert(
         "ServescopeEventLoopLags", "warning", "collector", "servescope",
-        Compare(
-            Quotient(
-                SelfMetric("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
-                SelfMetric("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
-            ),
-            ">", _LAG,
-        ),
+        Compare(_LAG, ">", _LATE),
         "The collector's event loop lags.",
         "The collector's event loop lagged by {{ $value | humanizeDuration }} on average over the last 10 minutes.",
         Runbook(
-            f"The collector's event loop wakes up more than {_LAG:g} seconds late on average over 10 minutes: scrapes "
+            f"The collector's event loop wakes up more than {_LATE:g} seconds late on average over 10 minutes: scrapes "
             "start late, and API requests wait.",
             "Nothing. Figures over short windows lose precision; scrapes are skipped if the lag grows.",
             "Check the collector's CPU, its number of targets and series, and whether another process uses the "
             "machine's CPU.",
             "Give it more CPU, or increase the scrape interval.",
             "A machine that was suspended.",
-            FirstCheck(
-                Quotient(
-                    SelfMetric("servescope_event_loop_lag_seconds_sum", ("instance",), increase_over="10m"),
-                    SelfMetric("servescope_event_loop_lag_seconds_count", ("instance",), increase_over="10m"),
-                ),
-                "rising with the number of targets or series.",
-                "a peak that is over.",
-            ),
+            FirstCheck(_LAG, "rising with the number of targets or series.", "a peak that is over."),
             (),
             "Do not add targets to this collector.",
             "Nobody at night, as long as scrapes are not skipped.",
-            f"It is less than {_LAG:g} seconds late.",
+            f"It is less than {_LATE:g} seconds late.",
         ),
         "health", "servescope_event_loop_lag_seconds", for_="5m", keep_firing_for="5m",
     ),
@@ -370,11 +344,7 @@ _ALERTING_ALERTS: Final = (
             "The log names the error; `promtool check config` or `amtool check-config` shows the same.",
             "Fix the file and reload.",
             "None known.",
-            FirstCheck(
-                _RELOADED,
-                "0 since the minute of a change.",
-                "no longer 0: a later reload succeeded.",
-            ),
+            FirstCheck(_RELOADED, "0 since the minute of a change.", "no longer 0: a later reload succeeded."),
             (),
             "Do not restart it before the file is right: it would not start, and nobody would be notified.",
             "Nobody at night: whoever changed the file, in the morning.",
@@ -396,7 +366,7 @@ _WATCHDOG: Final = Alert(
         "Fix the part that is broken.",
         "None: it always fires.",
         FirstCheck(
-            SelfMetric("servescope_build_info"),
+            _RUNNING,
             "no answer at all: Prometheus itself is gone.",
             "a line for each collector: Prometheus works, look at Alertmanager and at the receiver.",
         ),

@@ -291,7 +291,7 @@ def query_panel(
     queries: Mapping[str, str],
     options: Options,
     *,
-    unit: Unit,
+    unit: Unit | OwnUnit,
     by: tuple[str, ...],
     no_data: NoData,
     meaning: str,

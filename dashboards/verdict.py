@@ -11,7 +11,7 @@ from dashboards import grafana
 from dashboards.colors import METRIC_COLORS, NEUTRAL, STAGE_MARK, STATUS_COLORS, VERDICT_MARK
 from dashboards.composed import state_number
 from dashboards.options import Options
-from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, axis_of
+from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, query_panel
 from dashboards.queries import RATE_INTERVAL, Query, compile_own, legend, own_scope
 from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.expressions import level
@@ -167,21 +167,12 @@ def _panel(
 ) -> Panel:
     """Gauges of the judge, each under the word that ends its series' names; "" for none."""
     names = list(series.values())
-    return Panel(
-        title=title,
-        kind="timeseries",
-        queries=tuple(
-            Query(compile_own(level(name), options, by=by), " ".join(filter(None, (legend(options, *by), word))))
-            for word, name in series.items()
-        ),
-        unit=UNITS[unit],
-        meaning=meaning or OWN_METRICS[names[0]].help,
-        normal=normal,
-        first=first,
-        no_data=absent_own(names[0]),
-        axis=axis_of(unit, None),
-        overlay=("planned",) if "planned" in series else (),
-    )
+    queries = {word: compile_own(level(name), options, by=by) for word, name in series.items()}
+    panel = query_panel(
+        title, queries, options, unit=unit, by=by, no_data=absent_own(names[0]),
+        meaning=meaning or OWN_METRICS[names[0]].help, normal=normal, first=first,
+    )  # fmt: skip
+    return replace(panel, overlay=("planned",) if "planned" in series else ())
 
 
 def verdict_annotations(options: Options) -> list[dict[str, Any]]:

@@ -29,7 +29,7 @@ from servescope.increments.extrapolation import WindowBounds
 from servescope.settings.tables import Setting, Table, read_document
 from servescope.settings.values import format_duration, parse_address
 from servescope.sources.page import DEFAULT_LIMITS, PageLimits
-from servescope.web.settings import API_KEYS, ApiSettings, read_api
+from servescope.web.settings import API_SETTINGS, ApiSettings, read_api
 
 DEFAULT_FILE = "servescope.toml"
 DEFAULT_PORT = 9900
@@ -53,7 +53,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("max_held_series", "50000"),
         Setting("window_bounds", '"closed"'),
     ),
-    "api": tuple(Setting(key, "") for key in API_KEYS),
+    "api": API_SETTINGS,
     **ALERTING_SETTINGS,
     **DEPLOYMENT_SETTINGS,
     "traffic_split": TRAFFIC_SPLIT_SETTINGS,

@@ -21,7 +21,7 @@ from servescope.settings.values import parse_address
 from servescope.sources.map_files import load_sources
 from servescope.sources.page import DEFAULT_LIMITS
 from servescope.translate.outer import NOTHING, Outer, names_in_front, read_outer
-from servescope.web.settings import API_KEYS, ApiSettings, read_api
+from servescope.web.settings import API_SETTINGS, ApiSettings, read_api
 
 DEFAULT_FILE = "translate.toml"
 DEFAULT_PORT = 9905
@@ -41,7 +41,7 @@ SETTINGS: Mapping[str, tuple[Setting, ...]] = {
         Setting("max_body_bytes", "16000000"),
         *(Setting(name, str(value)) for name, value in DEFAULT_LIMITS.by_name().items()),
     ),
-    "api": tuple(Setting(key, "") for key in API_KEYS),
+    "api": API_SETTINGS,
     "targets": (
         Setting("match", REQUIRED),
         Setting("scheme", '"http"'),

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from servescope.errors import ConfigurationError, ServescopeError
-from servescope.settings.tables import Table
+from servescope.settings.tables import Setting, Table
 from servescope.web.certificates import Certificates
 from servescope.web.tokens import Tokens
 
-API_KEYS = ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
+API_SETTINGS = tuple(
+    Setting(key, "")
+    for key in ("bearer_token_file", "bearer_token_env", "tls_cert_file", "tls_key_file", "tls_client_ca_file")
+)
 """The keys of the table; none has a default."""
 
 

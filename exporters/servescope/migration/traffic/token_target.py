@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -162,14 +162,7 @@ def measure_targets(traffic: ServedTraffic, options: TargetOptions) -> TokenTarg
 def _with_most(scaling: TokenScaling, most: int) -> TokenScaling:
     if not scaling.min_replica <= most <= MOST_REPLICAS:
         raise UsageError(f"max_replica is {most}, expected {scaling.min_replica} (min_replica) to {MOST_REPLICAS}")
-    return TokenScaling(
-        min_replica=scaling.min_replica,
-        max_replica=most,
-        initial_replicas=scaling.min_replica,
-        autoscaling_window=scaling.autoscaling_window,
-        scale_down_delay=scaling.scale_down_delay,
-        scale_down_half_life_seconds=scaling.scale_down_half_life_seconds,
-    )
+    return replace(scaling, max_replica=most, initial_replicas=scaling.min_replica)
 
 
 def _summarise(traffic: ServedTraffic) -> Iterator[tuple[str, SizeSummary]]:

@@ -19,6 +19,7 @@ from servescope.migration.traffic.token_target import TokenTargets
 from servescope.migration.translation.checklist import Checklist, make_checklist
 from servescope.migration.translation.fates import MEANINGS
 from servescope.migration.translation.translation import FieldChange, Migration, Question
+from servescope.settings.json_schema import closed_object
 
 Status = Literal["unchanged", "changed", "asked", "error"]
 
@@ -313,11 +314,11 @@ def migration_schema() -> dict[str, Any]:
     text, number, maybe = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": ["string", "null"]}
     stack = {"enum": ["v1", "v2", "backend-server", None]}
     below = "below `trt_llm` where the file is edited"
-    comment = _object({"line": number, "text": text})
-    finding = _object({
+    comment = closed_object({"line": number, "text": text})
+    finding = closed_object({
         "severity": {"enum": ["error", "warning"]}, "path": text, "line": number, "column": number, "message": text,
     })  # fmt: skip
-    change = _object({
+    change = closed_object({
         "kind": {"enum": list(MEANINGS), "description": "What happens to the field."},
         "before": {**text, "description": f"Its path before, {below}; empty where it was not there."},
         "after": {**text, "description": f"Its path after, {below}; empty where it has no place."},
@@ -329,16 +330,16 @@ def migration_schema() -> dict[str, Any]:
         "line": number,
         "comments": {"type": "array", "items": comment, "description": "Comments that were removed with the field."},
     })  # fmt: skip
-    question = _object({
+    question = closed_object({
         "kind": {"enum": ["asked", "blocking"]}, "path": text, "line": number, "column": number, "message": text,
         "flag": {**text, "description": "The option that answers it, empty where none can."},
     })  # fmt: skip
-    meaning = _object({"topic": {"enum": list(TITLES)}, "text": text, "source": text})
-    advice = _object({
+    meaning = closed_object({"topic": {"enum": list(TITLES)}, "text": text, "source": text})
+    advice = closed_object({
         "topic": {"enum": list(ADVICE_TITLES)}, "answer": {"enum": list(get_args(Answer))}, "text": text,
         "reasons": {"type": "array", "items": text, "description": "The figures and rules behind the answer."},
     })  # fmt: skip
-    management = _object({
+    management = closed_object({
         "body": {"type": "object", "description": "The body of POST /v1/llm_models."},
         "call": {**text, "description": "The call, to paste into a shell."},
         "enterprise": {"type": "array", "items": text, "description": "What in it needs the Enterprise tier."},
@@ -346,16 +347,16 @@ def migration_schema() -> dict[str, Any]:
             "type": "array", "items": finding, "description": "Of its file, and with line 0 of what was decided.",
         },
     })  # fmt: skip
-    checklist = _object({
-        "watch": {"type": "array", "items": _object({"figure": text, "why": text})},
-        "alerts": {"type": "array", "items": _object({
+    checklist = closed_object({
+        "watch": {"type": "array", "items": closed_object({"figure": text, "why": text})},
+        "alerts": {"type": "array", "items": closed_object({
             "name": text, "before": {"type": "boolean", "description": "Whether it can fire on v1."},
             "after": {"type": "boolean", "description": "Whether it can fire on v2 as configured."}, "why_not": text,
         })},
         "bands": {"type": "object", "additionalProperties": text, "description": "By figure, where v2 is good."},
         "absent_bands": {"type": "array", "items": text, "description": "Figures that this v2 does not have."},
     })  # fmt: skip
-    file = _object({
+    file = closed_object({
         "file": text,
         "status": {"enum": list(_COUNTED)},
         "from": {**stack, "description": "The stack it declares, or is a file of; null without a `trt_llm` block."},
@@ -381,7 +382,7 @@ def migration_schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "A migration of configurations by servescope",
-        **_object({
+        **closed_object({
             "files": {"type": "array", "items": file},
             "traffic": {
                 "anyOf": [targets_schema(), {"type": "null"}],
@@ -391,12 +392,6 @@ def migration_schema() -> dict[str, Any]:
                 "type": "array", "items": advice,
                 "description": "Whether what v2 adds pays for the traffic; empty without traffic or a trace.",
             },
-            "summary": _object(dict.fromkeys(_COUNTED, number)),
+            "summary": closed_object(dict.fromkeys(_COUNTED, number)),
         }),
-    }  # fmt: skip
-
-
-def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": dict(properties), "required": list(properties), "additionalProperties": False,
     }  # fmt: skip

@@ -14,6 +14,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, IDENTITY_LABELS, ROLES, ROLLOUT_PHASES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Component, Kind, Status, Unit
+from servescope.settings.json_schema import closed_object
 from servescope.sources.maps import Status as CoverageStatus
 from servescope.store.records import Health
 from servescope.store.schema import LATEST_MS
@@ -44,16 +45,6 @@ def _by_figure(values: Schema) -> Schema:
     }
 
 
-def _object(properties: Schema) -> Schema:
-    """An object that has these properties, all of them, and no other."""
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
 def _list(items: Schema) -> Schema:
     return {"type": "array", "items": items}
 
@@ -66,7 +57,7 @@ _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 _TIME: Final[Schema] = {"type": "integer", "format": "int64", "minimum": 0}
 _NULLABLE_TIME: Final[Schema] = {"type": ["integer", "null"], "format": "int64", "minimum": 0}
 
-_TARGET: Final = _object(
+_TARGET: Final = closed_object(
     {
         "target_id": {"type": "string", "minLength": 1},
         "url": {"type": "string", "format": "uri"},
@@ -97,7 +88,7 @@ _TARGET: Final = _object(
         "coverage": {
             "type": "object",
             "propertyNames": {"enum": list(METRICS)},
-            "additionalProperties": _object(
+            "additionalProperties": closed_object(
                 {
                     "status": {"enum": list(get_args(CoverageStatus))},
                     "native": _nullable("string"),
@@ -119,7 +110,7 @@ _TARGET: Final = _object(
 )
 
 _TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-_ALERT: Final = _object(
+_ALERT: Final = closed_object(
     {
         "name": {"enum": list(ALERTS)},
         "state": {"enum": list(get_args(AlertState))},
@@ -137,7 +128,7 @@ _RECEIVERS: Final = {
     "additionalProperties": _nullable("string"),
     "description": "By receiver, why the last notification failed; null when it did not.",
 }
-_ALERTS: Final = _object(
+_ALERTS: Final = closed_object(
     {
         "evaluated_ms": _NULLABLE_TIME,
         "evaluated": _list({"enum": list(ALERTS)}),
@@ -146,7 +137,7 @@ _ALERTS: Final = _object(
     }
 )
 
-_STATUS: Final = _object(
+_STATUS: Final = closed_object(
     {
         "version": {"type": "string"},
         "time_ms": _TIME,
@@ -158,11 +149,11 @@ _STATUS: Final = _object(
         "increments_retention_ms": _COUNT,
         "evaluated_ms": _NULLABLE_TIME,
         "series": _COUNT,
-        "targets": _object(dict.fromkeys(get_args(Health), _COUNT)),
+        "targets": closed_object(dict.fromkeys(get_args(Health), _COUNT)),
         "discovery_problems": _COUNT,
         "clock_problem": _nullable("string"),
         "configuration": ref("Configuration"),
-        "store": _object(
+        "store": closed_object(
             {
                 "bytes": _COUNT,
                 "oldest_ms": _NULLABLE_TIME,
@@ -173,7 +164,7 @@ _STATUS: Final = _object(
     }
 )
 
-_METRIC: Final = _object(
+_METRIC: Final = closed_object(
     {
         "name": {"enum": list(METRICS)},
         "kind": {"enum": list(get_args(Kind))},
@@ -186,7 +177,7 @@ _METRIC: Final = _object(
     }
 )
 
-_STEP: Final = _object(
+_STEP: Final = closed_object(
     {
         "start": _nullable("number"),
         "inclusive": {"type": "boolean"},
@@ -197,13 +188,13 @@ _STEP: Final = _object(
 )
 
 _EVIDENCE: Final = {
-    **_object(
+    **closed_object(
         {"figure": {"enum": list(FIGURES)}, "least": {"type": "number", "minimum": 0}, "counts": {"type": "string"}}
     ),
     "description": "The least that the window has to have before the band judges; `figure` is the rate of what counts.",
 }
 
-_FIGURE: Final = _object(
+_FIGURE: Final = closed_object(
     {
         "name": {"enum": list(FIGURES)},
         "title": {"type": "string"},
@@ -224,7 +215,7 @@ _FIGURE: Final = _object(
 
 _PART: Final = {"type": "number", "minimum": 0, "maximum": 1}
 _FILLING: Final = {
-    **_object({"filled": {**_PART, "exclusiveMaximum": 1}, "text": {"type": "string", "minLength": 1}}),
+    **closed_object({"filled": {**_PART, "exclusiveMaximum": 1}, "text": {"type": "string", "minLength": 1}}),
     "description": "How much of the window is there; null once it is whole.",
 }
 
@@ -232,13 +223,13 @@ _LABELS: Final = {"type": "object", "additionalProperties": {"type": "string", "
 _TEXT: Final = {"type": "string", "minLength": 1, "maxLength": MOST_TEXT, "pattern": f"^{TEXT}$"}
 
 SCHEMAS: Final[Mapping[str, Schema]] = {
-    "Error": _object({"error": {"type": "string", "minLength": 1}}),
-    "Deployment": _object({name: _label(name) for name in DEPLOYMENT_LABELS}),
-    "Identity": _object({name: _label(name) for name in IDENTITY_LABELS}),
-    "Deployments": _object(
+    "Error": closed_object({"error": {"type": "string", "minLength": 1}}),
+    "Deployment": closed_object({name: _label(name) for name in DEPLOYMENT_LABELS}),
+    "Identity": closed_object({name: _label(name) for name in IDENTITY_LABELS}),
+    "Deployments": closed_object(
         {
             "deployments": _list(
-                _object(
+                closed_object(
                     {
                         "deployment": ref("Deployment"),
                         "time_ms": _TIME,
@@ -249,12 +240,12 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             )
         }
     ),
-    "Figures": _object(
+    "Figures": closed_object(
         {
             "start_ms": _TIME,
             "end_ms": _TIME,
             "deployments": _list(
-                _object(
+                closed_object(
                     {
                         "deployment": ref("Deployment"),
                         "times_ms": _list(_TIME),
@@ -265,16 +256,16 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             ),
         }
     ),
-    "Samples": _object(
+    "Samples": closed_object(
         {
             "start_ms": _TIME,
             "end_ms": _TIME,
             "deployments": _list(
-                _object({"deployment": ref("Deployment"), "series": _list(ref("Series"))}),
+                closed_object({"deployment": ref("Deployment"), "series": _list(ref("Series"))}),
             ),
         }
     ),
-    "Series": _object(
+    "Series": closed_object(
         {
             "name": {"type": "string", "minLength": 1},
             "labels": {"type": "object", "additionalProperties": {"type": "string", "minLength": 1}},
@@ -282,7 +273,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "values": {**_list({"type": "number"}), "minItems": 1},
         }
     ),
-    "Targets": _object(
+    "Targets": closed_object(
         {
             "targets": _list(ref("Target")),
             "problems": _list({"type": "string"}),
@@ -290,7 +281,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "configuration": ref("Configuration"),
         }
     ),
-    "TargetList": _object(
+    "TargetList": closed_object(
         {
             "kind": {"enum": ["targets", "file_sd", "http_sd"]},
             "place": {"type": "string"},
@@ -301,10 +292,10 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         }
     ),
     "Target": _TARGET,
-    "Catalog": _object({"metrics": _list(_METRIC), "figures": _list(_FIGURE)}),
+    "Catalog": closed_object({"metrics": _list(_METRIC), "figures": _list(_FIGURE)}),
     "Status": _STATUS,
     "Alerts": _ALERTS,
-    "Event": _object(
+    "Event": closed_object(
         {
             "time_ms": _TIME,
             "kind": {"enum": list(EVENT_KINDS)},
@@ -313,7 +304,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
             "detail": _LABELS,
         }
     ),
-    "Events": _object({"start_ms": _TIME, "end_ms": _TIME, "events": _list(ref("Event"))}),
+    "Events": closed_object({"start_ms": _TIME, "end_ms": _TIME, "events": _list(ref("Event"))}),
     "Deploy": {
         "type": "object",
         "properties": {
@@ -330,7 +321,7 @@ SCHEMAS: Final[Mapping[str, Schema]] = {
         "required": ["text", "by"],
         "additionalProperties": False,
     },
-    "Configuration": _object(
+    "Configuration": closed_object(
         {"loaded_ms": _TIME, "error": _nullable("string"), "needs_restart": _list({"type": "string"})}
     ),
 }

@@ -12,6 +12,7 @@ from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from servescope.cutover.judgement import Judgement
+from servescope.settings.json_schema import closed_object
 
 SCHEMA_ID: Final = "urn:servescope:judgement:1"
 """What the schema is called; the number changes when a program that reads judgements has to."""
@@ -73,18 +74,11 @@ def _describe_class(cls: type, described: dict[str, Any]) -> dict[str, Any]:
         text = _TEXTS.get((cls.__name__, name))
         properties[name] = {**shown, "description": text} if text else shown
     first_line = re.sub(r"\s+", " ", (cls.__doc__ or "").strip().split("\n\n")[0])
-    return {
-        "type": "object",
-        "description": first_line,
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "description": first_line, **closed_object(properties)}
 
 
 def _describe_spans() -> dict[str, Any]:
-    properties = {"start": _TIME, "end": _TIME, "reason": {"type": "string"}}
-    span = {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+    span = closed_object({"start": _TIME, "end": _TIME, "reason": {"type": "string"}})
     return {"type": "array", "items": span, "description": _TEXTS["Judgement", "missed"]}
 
 

@@ -15,6 +15,7 @@ from servescope.migration.traffic.in_flight import MARGIN, TokenBand
 from servescope.migration.traffic.simulation import TargetSimulation
 from servescope.migration.traffic.token_target import SizeSummary, TokenTargets
 from servescope.migration.traffic.traffic import Floats
+from servescope.settings.json_schema import closed_object
 from servescope.settings.values import format_instant, format_percent
 
 _SIZES: Final = {
@@ -191,12 +192,12 @@ def targets_schema() -> dict[str, Any]:
     text, number, count = {"type": "string"}, {"type": "number"}, {"type": "integer", "minimum": 0}
     maybe = {"type": ["number", "null"]}
     series = {"type": "array", "items": maybe}
-    band = _object({"low": number, "estimate": number, "high": number})
-    size = _object(dict.fromkeys(("count", "mean", "p50", "p90", "p99"), number))
-    formula = _object({
+    band = closed_object({"low": number, "estimate": number, "high": number})
+    size = closed_object(dict.fromkeys(("count", "mean", "p50", "p90", "p99"), number))
+    formula = closed_object({
         "concurrency_target": number, "tokens_per_request": number, "target": count, "low": number, "high": number,
     })  # fmt: skip
-    simulation = _object({
+    simulation = closed_object({
         "target": {**maybe, "description": "null of what v1 did."},
         "max_replica": count, "replica_hours": number, "gpu_hours": maybe, "at_maximum_share": number,
         "beyond_share": {**number, "description": "Of the requests in flight, those that replicas do not carry."},
@@ -206,37 +207,31 @@ def targets_schema() -> dict[str, Any]:
         "most_tokens_per_replica": {**number, "description": "Not exceeded in 95 % of the time."},
         "replicas": series, "beyond": series,
     })  # fmt: skip
-    return _object({
+    return closed_object({
         "deployment": text, "start": text, "end": text, "known_hours": number, "request_rate": maybe,
         "sizes": {"type": "object", "additionalProperties": size, "description": "By metric."},
         "tokens_per_request": number, "concurrency": maybe, "replicas": maybe,
-        "in_flight_tokens": _object({
+        "in_flight_tokens": closed_object({
             "margin": {**number, "description": "The share by which the bounds of a block go beyond its hour's."},
             "per_request": band, "mean": band, "per_replica": {"type": "object", "additionalProperties": band},
         }),
-        "documented": _object({
+        "documented": closed_object({
             "range": {"type": "array", "items": number}, "formula": {"anyOf": [formula, {"type": "null"}]},
         }),
-        "capacity": _object({"requests": number, "tokens": maybe, "start_seconds": number, "gpus": maybe}),
+        "capacity": closed_object({"requests": number, "tokens": maybe, "start_seconds": number, "gpus": maybe}),
         "blocks": {
-            **_object({
+            **closed_object({
                 "start": {"type": "array", "items": count},
-                "in_flight_tokens": _object({"low": series, "estimate": series, "high": series}),
+                "in_flight_tokens": closed_object({"low": series, "estimate": series, "high": series}),
                 "concurrency": series,
             }),
             "description": f"By block of {BLOCK_MS // 1000} seconds, starts in milliseconds; null is not known.",
         },
         "served": simulation,
         "simulations": {"type": "array", "items": simulation},
-        "recommended": _object({
+        "recommended": closed_object({
             "target": count, "reason": text, "is_met": {"type": "boolean"}, "band": band,
             "replica_hours": {"type": "array", "items": number, "description": "At both bounds of the band."},
         }),
         "notes": {"type": "array", "items": text},
     })  # fmt: skip
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object", "properties": properties, "required": list(properties), "additionalProperties": False,
-    }  # fmt: skip

@@ -55,6 +55,6 @@ def render_index(alerts: Iterable[Alert]) -> str:
     return f"{HEADER}\n# Alerts\n\n" + "\n".join([*head, *rows]) + "\n"
 
 
-def queries_of(alert: Alert, options: Options = DEFAULTS) -> tuple[str, ...]:
+def queries_of(alert: Alert) -> tuple[str, ...]:
     """The queries of a page, without the rule itself."""
-    return tuple(section.query for section in sections_of(alert, options)[:-1] if section.query)
+    return tuple(section.query for section in sections_of(alert, DEFAULTS)[:-1] if section.query)

@@ -45,16 +45,16 @@ def list_groups(options: Options = DEFAULTS) -> list[Group]:
     ]
 
 
-def list_raw_objectives(options: Options = DEFAULTS) -> Group:
+def list_raw_objectives() -> Group:
     """The objectives as rules that read scraped series over each whole window."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
     expressions = [
         *(
-            options.compile(each.bad, window=window, by=DEPLOYMENT_LABELS)
-            for each in options.choices.objectives.values()
+            DEFAULTS.compile(each.bad, window=window, by=DEPLOYMENT_LABELS)
+            for each in DEFAULTS.choices.objectives.values()
             for window in windows
         ),
-        *(options.compile(ENDED, window=row.long, by=DEPLOYMENT_LABELS) for row in BURN_WINDOWS),
+        *(DEFAULTS.compile(ENDED, window=row.long, by=DEPLOYMENT_LABELS) for row in BURN_WINDOWS),
     ]
     return Group("objectives over whole windows", 60 / seconds(OBJECTIVES_INTERVAL), tuple(expressions))
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import inspect
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -208,6 +209,14 @@ def grafana_schema() -> Path:
 def chromium() -> Path:
     """The browser tests look at pages with."""
     return _required("chromium", tools.chromium_binary())
+
+
+@pytest.fixture
+def quiet() -> Iterator[None]:
+    """Nothing below errors is logged: targets that fail, or have no data yet, are what a test is about."""
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture

@@ -327,11 +327,9 @@ requestAnimationFrame(look);
 """
 
 
-def measure_first_paint(
-    address: str, browser: Browser, *, rounds: int, names: Iterable[str] = tuple(PAGES)
-) -> dict[str, list[float]]:
+def measure_first_paint(address: str, browser: Browser, *, rounds: int) -> dict[str, list[float]]:
     """Seconds from asking for a page until the browser has painted its content, each time with an empty cache."""
-    seconds: dict[str, list[float]] = {name: [] for name in names}
+    seconds: dict[str, list[float]] = {name: [] for name in PAGES}
     for _ in range(rounds):
         for name in seconds:
             page = open_page(browser, "light", WIDE)

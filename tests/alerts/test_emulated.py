@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from servescope.emulator.faults.faults import parse_fault
 from tests.support.observed_stack import observed
 from tests.support.watched_stack import STEP_SECONDS, Watched
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("quiet")]
 WARM_SECONDS = 600.0
 _FLOORS = {
     "ServescopeUpButNotServing", "ServescopeReplicaDiffers", "ServescopeRouterHotSpot",
@@ -48,13 +47,6 @@ def _is_of_figures(alert: Alert) -> bool:
 
 OF_FIGURES = [alert for alert in ALERTS.values() if alert.severity != "none" and _is_of_figures(alert)]
 """Those that read a collector's figures; what they measure beside them is whether there is traffic, and there is."""
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_a_healthy_stack_calls_nobody(tmp_path: Path) -> None:

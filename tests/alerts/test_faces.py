@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,17 +13,9 @@ from servescope.emulator.faults.faults import parse_fault
 from tests.support.observed_stack import STEADY, observed
 from tests.support.watched_stack import Watched
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet")]
 
 FAULTY_SECONDS = 20.0
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence the log of targets that have no data yet."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_more_errors_on_the_new_engine_are_seen_in_its_names(tmp_path: Path) -> None:

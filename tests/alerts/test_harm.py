@@ -139,11 +139,9 @@ def test_answers_that_shrink_are_a_page(incidents: Incidents, length: float) -> 
     assert incidents.firing(given, {_SHORT: minutes}) == {}
 
 
-def _bursts(
-    busy: int, idle: int, minutes: int, length: float, rate: float = 2.0, probes: float = 0.0
-) -> list[tuple[int, float, float]]:
+def _bursts(busy: int, idle: int, minutes: int, length: float, probes: float = 0.0) -> list[tuple[int, float, float]]:
     """Users who all ask at once and pause together, and probes each answered with one token."""
-    burst = (busy, rate + probes, (rate * length + probes) / (rate + probes))
+    burst = (busy, 2.0 + probes, (2.0 * length + probes) / (2.0 + probes))
     return [burst, (idle, probes, 1.0)] * (minutes // (busy + idle))
 
 

@@ -16,7 +16,7 @@ from servescope.collector.config import CollectorSettings
 from servescope.collector.importing.importer import Import
 from servescope.collector.targets.target import Target
 from servescope.contract.expressions import promql
-from servescope.contract.figures import FIGURES, figure_key
+from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment, Identity
 from servescope.contract.samples import Snapshot
 from servescope.sources.reader import Reader
@@ -28,7 +28,7 @@ from servescope.store.records import RecordedSettings
 from tests.support import commands
 from tests.support import prometheus as real
 from tests.support.fake_targets import FakeTarget, Incident, serving
-from tests.support.past import INTERVAL_MS, Scraped, a_day_ago, remembering, write_blocks
+from tests.support.past import INTERVAL_MS, Scraped, a_day_ago, compare_figure, remembering, write_blocks
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow
@@ -204,13 +204,7 @@ def test_figures_of_the_past_are_those_of_the_recording_rules(past: Past, whole:
                 rule, start_ms=int(table.times[0]), end_ms=int(table.times[-1]), step_ms=15_000
             )
             for track in (track for track in tracks if dict(track.labels)["deployment_id"] == "chat-v2"):
-                extra = {name: value for name, value in track.labels if name in figure.by}
-                ours = dict(
-                    zip(table.times.tolist(), table.values[figure_key(figure.name, extra)].tolist(), strict=True)
-                )
-                for time_ms, value in zip(track.times, track.values, strict=True):
-                    assert math.isclose(ours[time_ms], value, rel_tol=1e-9, abs_tol=1e-12), (figure.name, time_ms)
-                    compared += 1
+                compared += compare_figure(figure, table, track)
     assert compared > 1_000
 
 

@@ -20,14 +20,11 @@ from servescope.web.connections import open_session
 from tests.support.answering import Handler
 from tests.support.answering import answering as answering_here
 from tests.support.collect_command import collecting, get, wait_until
-from tests.support.echoes import echoes, shows
+from tests.support.echoes import BASIC, BEARER, PAIR, PASSWORD, TOKEN, echoes, shows, write_accesses
 from tests.support.faulty_servers import answering, sending, whole
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds
 
-PASSWORD, TOKEN = "hunter2/of-Acme+~", "t0ps3cret-Token_of.acme=="
-PAIR = f"joe:{PASSWORD}"
-BASIC, BEARER = f"Basic {base64.b64encode(PAIR.encode()).decode()}", f"Bearer {TOKEN}"
 IDENTITY = Identity("llama", "chat", "v1", replica="r0")
 
 ANSWERS: dict[str, Callable[[str], bytes]] = {
@@ -45,13 +42,7 @@ ANSWERS: dict[str, Callable[[str], bytes]] = {
 
 @pytest.fixture
 def accesses(tmp_path: Path) -> dict[str, Access]:
-    """What is sent as `Authorization`, and how it is configured."""
-    (tmp_path / "password").write_text(PASSWORD)
-    (tmp_path / "token").write_text(TOKEN)
-    return {
-        BASIC: Access(basic_auth_username="joe", basic_auth_password_file="password", directory=str(tmp_path)),
-        BEARER: Access(bearer_token_file="token", directory=str(tmp_path)),
-    }
+    return write_accesses(tmp_path)
 
 
 def lines_of(credentials: str) -> Iterator[str]:
@@ -95,8 +86,7 @@ async def test_a_fault_of_ours_shows_no_secret(accesses: dict[str, Access], capl
 def test_a_collector_shows_no_secret_that_came_back(tmp_path: Path) -> None:
     """By its API, its metrics, its log and its store: of a target, of a list, and of the proxy on the way."""
     port = free_port()
-    (tmp_path / "password").write_text(PASSWORD)
-    (tmp_path / "token").write_text(TOKEN)
+    write_accesses(tmp_path)
     asked = set()
 
     def answer(request: Handler) -> None:

@@ -92,7 +92,7 @@ async def test_the_longest_idle_connection_makes_way(tmp_path: Path) -> None:
 async def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one is served; the connection that has waited longest for its answer is closed."""
     async with door(tmp_path, bounds(connections=4)) as opened:
-        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history)
         asked, busy = asked_reads(monkeypatch), []
         for count in range(1, 5):
             busy.append(await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n"))
@@ -109,7 +109,7 @@ async def test_connections_that_are_all_busy_keep_nobody_out(tmp_path: Path, mon
 async def test_what_is_sent_behind_a_request_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests behind one that waits for its answer end the connection when they grow large; others are answered."""
     async with door(tmp_path, bounds(unanswered_bytes=100_000)) as opened:
-        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history)
         reader, writer = await opened.send(b"GET /api/v1/deployments HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await until(lambda: held.begun == 1)
         behind = b"GET /api/v1/catalog HTTP/1.1\r\nHost: localhost\r\nX-Padding: " + b"x" * 5_000 + b"\r\n\r\n"
@@ -268,7 +268,7 @@ def asked_reads(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 async def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the line 503 with Retry-After; pages that read no store are served; then all who waited are."""
     async with door(tmp_path, bounds(reads=1, waiting_reads=2)) as opened:
-        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history)
         asked = asked_reads(monkeypatch)
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(3)]
         await until(lambda: held.begun == 1 and len(asked) == 3)
@@ -287,7 +287,7 @@ async def test_reads_of_the_store_wait_in_a_short_line(tmp_path: Path, monkeypat
 async def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """503 after the bound; the read counts as one under way until it has ended, so that reads do not pile up."""
     async with door(tmp_path, bounds(answer_seconds=0.8, reads=1, waiting_reads=0)) as opened:
-        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history)
         first = (await opened.ask("/api/v1/deployments"))[:2]
         second = (await opened.ask("/api/v1/status"))[:2]
         held.let_go()
@@ -300,7 +300,7 @@ async def test_an_answer_that_takes_too_long_is_abandoned(tmp_path: Path, monkey
 async def test_requests_at_once_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One request too many is answered with 503, a health check is not; those accepted before are answered."""
     async with door(tmp_path, bounds(requests=2)) as opened:
-        held = Held(monkeypatch, opened.scene.collector.recorder.history, "latest_figures")
+        held = Held(monkeypatch, opened.scene.collector.recorder.history)
         waiting = [asyncio.create_task(opened.ask("/api/v1/deployments")) for _ in range(2)]
         await until(lambda: held.begun == 2)
         refused, healthy = (await opened.ask("/api/v1/catalog"))[0], (await opened.ask("/-/healthy"))[0]

@@ -28,9 +28,9 @@ def _window(scrapes: Mapping[int, Page]) -> Window:
     return Window(series, np.array(times, dtype=np.int64), values.reshape(len(series), len(times)))
 
 
-def _compute(scrapes: Mapping[int, Page], *, interval_ms: int = _INTERVAL_MS) -> TargetIncrements:
+def _compute(scrapes: Mapping[int, Page]) -> TargetIncrements:
     return compute_increments(
-        "t", _IDENTITY, _window(scrapes), start_ms=-BLOCK_MS, end_ms=1 << 42, interval_ms=interval_ms
+        "t", _IDENTITY, _window(scrapes), start_ms=-BLOCK_MS, end_ms=1 << 42, interval_ms=_INTERVAL_MS
     )
 
 

@@ -20,15 +20,11 @@ from servescope.settings.access import Access
 from tests.support.answering import Handler, answering
 from tests.support.customer_export import CUSTOMERS, exporting
 from tests.support.customer_points import push_to
-from tests.support.echoes import echoes, shows
+from tests.support.echoes import BASIC, PASSWORD, TOKEN, echoes, shows, write_accesses
 from tests.support.loopback import running
 from tests.support.otlp_backends import PROTOBUF, aborting, grpc_backend
 from tests.support.sending import fail, succeed
 from tests.support.waiting import wait_for
-
-PASSWORD, TOKEN = "hunter2/of-Acme+~", "t0ps3cret-Token_of.acme=="
-BASIC = f"Basic {base64.b64encode(f'joe:{PASSWORD}'.encode()).decode()}"
-BEARER = f"Bearer {TOKEN}"
 
 Answer = Callable[[str], web.Response]
 ANSWERS: dict[str, Answer] = {
@@ -46,13 +42,7 @@ ANSWERS: dict[str, Answer] = {
 
 @pytest.fixture
 def accesses(tmp_path: Path) -> dict[str, Access]:
-    """What is sent as `Authorization`, and how it is configured."""
-    (tmp_path / "password").write_text(PASSWORD)
-    (tmp_path / "token").write_text(TOKEN)
-    return {
-        BASIC: Access(basic_auth_username="joe", basic_auth_password_file="password", directory=str(tmp_path)),
-        BEARER: Access(bearer_token_file="token", directory=str(tmp_path)),
-    }
+    return write_accesses(tmp_path)
 
 
 async def hear(url: str, access: Access, protocol: Protocol) -> str:

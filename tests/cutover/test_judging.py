@@ -272,13 +272,13 @@ def recovered(story: Story) -> Evidence:
     return replace(harmed, targets=targets)
 
 
-def judged_excluding(hour: float, *decisions: Decision, at_hour: float = 6.0) -> Judgement:
-    """The judgement of a slow second hour that was left out at an hour of the cutover, whole."""
+def judged_excluding(hour: float, *decisions: Decision) -> Judgement:
+    """The judgement after six hours of a slow second hour that was left out at an hour of the cutover, whole."""
     evidence, begin_ms = recovered(SLOW_HOUR), SLOW_HOUR.started_ms + 3_600_000
     excluded = decided("exclude", SLOW_HOUR, hour, start_ms=begin_ms, end_ms=begin_ms + 3_600_000)
     return judge(
         frozen_of(SLOW_HOUR), evidence, (start(SLOW_HOUR), excluded, *decisions),
-        SLOW_HOUR.started_ms + round(at_hour * 3_600_000),
+        SLOW_HOUR.started_ms + 6 * 3_600_000,
     )  # fmt: skip
 
 

@@ -242,6 +242,16 @@ def start(name: str) -> Decision:
     return Decision("start", STORIES[name].started_ms, stage=0)
 
 
+def drawn(case: int) -> tuple[np.random.Generator, str, Evidence]:
+    """What else is drawn of a case, its story, and what is known of that: damaged every other time."""
+    random = np.random.default_rng(case)
+    name = list(STORIES)[case % len(STORIES)]
+    evidence = observed(name)[1]
+    if random.random() < 0.5:
+        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    return random, name, evidence
+
+
 def check_deletion(case: int) -> None:
     """Damage what is known of a cutover that harms, and find that it is still not healthy."""
     random = np.random.default_rng(case)
@@ -293,11 +303,8 @@ def _counts(judgement: Judgement) -> dict[tuple[str, str], float]:
 
 def check_stream(case: int) -> None:
     """Judge up to some block, alone, from evidence that ends there, and by what was folded before."""
-    random = np.random.default_rng(case)
-    name = list(STORIES)[case % len(STORIES)]
-    story, evidence, frozen = observed(name)
-    if random.random() < 0.5:
-        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    random, name, evidence = drawn(case)
+    story, _, frozen = observed(name)
     at_ms = story.started_ms + int(random.integers(1, story.hours * 12 + 1)) * BLOCK_MS
     whole = judged(name, evidence)
     early = judged(name, evidence, at_ms=at_ms)
@@ -320,11 +327,8 @@ def _since(evidence: Evidence, at_ms: int) -> Evidence:
 
 def check_swap(case: int) -> None:
     """Exchange the arms: every ratio is its inverse."""
-    random = np.random.default_rng(case)
-    name = list(STORIES)[case % len(STORIES)]
-    _, evidence, frozen = observed(name)
-    if random.random() < 0.5:
-        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    _, name, evidence = drawn(case)
+    frozen = observed(name)[2]
     plan = frozen.plan
     exchanged = replace(
         plan, v1=Arm("v1", plan.v2.selectors), v2=Arm("v2", plan.v1.selectors),
@@ -377,11 +381,8 @@ def _scaled(target: TargetIncrements, factor: float) -> TargetIncrements:
 
 def check_optional(case: int) -> None:
     """Add optional metrics, or take some away: a verdict does not become DEGRADED, nor any other."""
-    random = np.random.default_rng(case)
-    name = list(STORIES)[case % len(STORIES)]
-    _, evidence, frozen = observed(name)
-    if random.random() < 0.5:
-        evidence = DAMAGES[random.integers(0, len(DAMAGES))](evidence, random)
+    random, name, evidence = drawn(case)
+    frozen = observed(name)[2]
     optional = [each for each in frozen.plan.metrics if not each.required]
     kept = tuple(each for each in optional if random.random() < 0.5)
     required = tuple(each for each in frozen.plan.metrics if each.required)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,15 +13,10 @@ from servescope.emulator.faults.faults import make_fault
 from servescope.emulator.scenario.scenario import read_scenario
 from tests.support.observed_stack import START_SECONDS, ObservedStack
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 STEP_SECONDS = 15.0
 SCENARIO = Path(str(files("servescope.demo") / "scenario.toml"))
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_healthy_errors_are_within_the_objective() -> None:

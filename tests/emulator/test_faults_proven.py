@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,8 @@ from servescope.emulator.faults.faults import Fault, make_fault, parse_fault
 from servescope.emulator.faults.kinds import GROUPS, KINDS
 from servescope.emulator.workload.mixes import Mix
 from tests.support.observed_stack import STEADY, ObservedStack, Seen, list_broken, observed
+
+pytestmark = pytest.mark.usefixtures("quiet")
 
 HEALTHY_SECONDS = 120.0
 RECOVERY_SECONDS = 180.0
@@ -49,14 +49,6 @@ STRENGTHS = (
     "tail-slow:0.1", "tail-slow:0.3", "gpu-waste:8", "kv-creep:1", "kv-creep:6", "slow-exposition:60",
     "truncated-exposition:0.05", "counters-reset:60", "clock-skew:3600",
 )  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Silence the log of the scrapes that a fault makes fail."""
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def prove(stack: ObservedStack, fault: Fault, before: Seen | None = None) -> Seen:

@@ -34,10 +34,10 @@ ANY = Endpoint("127.0.0.1", 0)
 class Subscriber:
     """Follows one engine's events, as vLLM's consumers do."""
 
-    def __init__(self, endpoint: str, topic: str = "") -> None:
+    def __init__(self, endpoint: str) -> None:
         self.context: Any = zmq.Context()
         self.socket = self.context.socket(zmq.SUB)
-        self.socket.setsockopt_string(zmq.SUBSCRIBE, topic)
+        self.socket.setsockopt_string(zmq.SUBSCRIBE, "")
         self.socket.connect(endpoint)
         self.topics: set[bytes] = set()
         self.sequences: list[int] = []

@@ -174,11 +174,11 @@ def test_a_whole_rehearsal_is_settled(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "\nErrors  " in said
 
 
-def served_day(rate: float = 3.0, amplitude: float = 0.3, peak_hour: float = 15.0, blocks: int = 288) -> ServedTraffic:
+def served_day(blocks: int = 288) -> ServedTraffic:
     """A day of four replicas, whose rate follows the sun: 12 requests in flight, 600 tokens in and 100 out."""
     times = np.arange(blocks) * BLOCK_MS
-    angle = 2 * np.pi * (times / 3_600_000 - peak_hour) / 24
-    requests = 300 * rate * (1 + amplitude * np.cos(angle))
+    angle = 2 * np.pi * (times / 3_600_000 - 15.0) / 24
+    requests = 300 * 3.0 * (1 + 0.3 * np.cos(angle))
     sizes = {
         f"{side}_tokens_per_request": ServedHistogram(
             (mean / 2, 2.0 * mean), np.stack([0 * requests, requests, 0 * requests]), mean * requests

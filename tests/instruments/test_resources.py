@@ -38,9 +38,9 @@ class Machine:
         system = 5 if seconds else 0
         self.write("proc/self/stat", f"7 (a (nasty) name) S 1 7 7 0 -1 0 0 0 0 0 {user} {system} 9 9 20 0 4 0 1 1 1")
 
-    def use_cgroup_v2(self, group: str, seconds: float, memory: int = 5000) -> None:
+    def use_cgroup_v2(self, group: str, seconds: float) -> None:
         self.write(f"sys/{group}/cpu.stat", f"usage_usec {int(seconds * 1e6)}\nuser_usec 1\nsystem_usec 2\n")
-        self.write(f"sys/{group}/memory.current", f"{memory}\n")
+        self.write(f"sys/{group}/memory.current", "5000\n")
         self.write(f"sys/{group}/memory.stat", "anon 100\nfile 50\ninactive_file 1000\n")
 
     def use_cgroup_v1(self, cpu: str, memory: str, seconds: float) -> None:

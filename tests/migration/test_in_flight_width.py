@@ -26,9 +26,9 @@ HELD = 0.95
 """The share of blocks that the documentation promises."""
 
 
-def find_held(mix: SteadyMix, *, seed: int = 1) -> tuple[float, float]:
+def find_held(mix: SteadyMix) -> tuple[float, float]:
     """The share of blocks whose tokens in flight are within their band, and the mean width of these, as a share."""
-    traffic, truth = serve_steadily(mix, hours=5, seed=seed)
+    traffic, truth = serve_steadily(mix, hours=5)
     tokens = reconstruct_in_flight(traffic)
     is_held = (tokens.low <= truth) & (truth <= tokens.high)
     return float(is_held.mean()), float((tokens.high - tokens.low).mean() / tokens.estimate.mean())
@@ -55,7 +55,7 @@ def test_margin_and_chance_are_what_holds_constant_sizes(name: str, monkeypatch:
 
 def test_a_gauge_that_is_off_by_chance_is_not_trusted_alone() -> None:
     """The bounds are of the fewest and the most requests in flight that gauge and durations give."""
-    traffic, _ = serve_steadily(MIXES["few short ones"], hours=2, seed=1)
+    traffic, _ = serve_steadily(MIXES["few short ones"], hours=2)
     tokens = reconstruct_in_flight(traffic)
     derived = traffic.histograms["request_duration_seconds"].totals / 300
     held = tokens.per_request

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -16,12 +14,6 @@ NOW = 1_800_000_000_000
 DEPLOY = Event(NOW + 5, "deploy", (("deployment_id", "chat"),), "chat 1.4 \u2192 1.5", (("by", "ci"),))
 GONE = Event(NOW, "target_gone", (("target_id", "chat/aggregated/0#1"),), "chat/aggregated/0 is gone")
 FIRED = Event(NOW + 5, "alert_fired", (("alertname", "A"),), "A fires")
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "servescope.db") as opened:
-        yield opened
 
 
 def test_events_are_read_in_the_order_of_time(store: Store) -> None:

@@ -369,13 +369,7 @@ def test_a_prometheus_derives_the_same_figures_and_gives_the_same_store_back(
                 continue
             rule = str(recording_rule(figure, "5m")["expr"])
             for track in running.query_range(rule, start_ms=start_ms, end_ms=end_ms, step_ms=past.INTERVAL_MS):
-                extra = {name: value for name, value in track.labels if name in figure.by}
-                ours = dict(
-                    zip(table.times.tolist(), table.values[figure_key(figure.name, extra)].tolist(), strict=True)
-                )
-                for time_ms, value in zip(track.times, track.values, strict=True):
-                    assert math.isclose(ours[time_ms], value, rel_tol=1e-9, abs_tol=1e-12), (figure.name, time_ms)
-                    compared += 1
+                compared += past.compare_figure(figure, table, track)
         assert compared > 1_000
         history = PrometheusHistory(Prometheus(f"http://127.0.0.1:{running.port}"))
         read = history.read_increments(CHAT, list(METRICS), start_ms, end_ms)

@@ -38,11 +38,6 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("servescope.store.file.BUSY_SECONDS", 0.1)
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "servescope.db"
-
-
 class Writing:
     """A writer and what it reported; `scrape` submits the next scrape of one target."""
 

@@ -66,12 +66,6 @@ def pack(store: Store) -> None:
         pass
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store(tmp_path / "servescope.db") as opened:
-        yield opened
-
-
 def everything(store: Store) -> dict[str, Any]:
     """All that a reader gets."""
     (increments,) = store.read_increments(CHAT, ["output_tokens_total", "queued_requests"], 0, EVER) or (None,)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,15 +32,9 @@ EVER = 1 << 42
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "servescope.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
-        opened.set_target(STATUS)
-        yield opened
+def store(store: Store) -> Store:
+    store.set_target(STATUS)
+    return store
 
 
 def append(store: Store, seconds: float, page: Page, target: str = TARGET) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,15 +28,9 @@ HISTOGRAM = "request_duration_seconds"
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "servescope.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
-        opened.set_target(status("r0"))
-        yield opened
+def store(store: Store) -> Store:
+    store.set_target(status("r0"))
+    return store
 
 
 def status(replica: str) -> TargetStatus:
@@ -88,10 +82,10 @@ def as_appended(steps: range) -> list[tuple[int, list[tuple[Series, float]] | No
     return [(NOW + step * STEP, list(zip(SERIES, values(step).tolist(), strict=True))) for step in steps]
 
 
-def spans_of_runs(store: Store, kind: int = SCRAPES) -> list[tuple[int, int, int]]:
-    """The first and the last instant of each pack of a kind, and how many rows it has."""
+def spans_of_runs(store: Store) -> list[tuple[int, int, int]]:
+    """The first and the last instant of each pack of scrapes, and how many rows it has."""
     query = "SELECT start_ms, end_ms, count FROM runs WHERE kind = ? ORDER BY start_ms"
-    return store._connection.execute(query, (kind,)).fetchall()
+    return store._connection.execute(query, (SCRAPES,)).fetchall()
 
 
 def count(store: Store, table: str) -> int:

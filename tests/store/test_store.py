@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,17 +23,6 @@ CHAT = Deployment("llama", "chat", "v1")
 CODE = Deployment("llama", "code", "v2", environment="production", rollout_phase="promoting")
 NOW = 1_800_000_000_000
 COVERAGE = {"output_tokens_total": {"status": "present", "native": "vllm:generation_tokens_total", "reason": None}}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "servescope.db"
-
-
-@pytest.fixture
-def store(path: Path) -> Iterator[Store]:
-    with Store(path) as opened:
-        yield opened
 
 
 def status(replica: str = "r0", *, deployment: Deployment = CHAT, healthy: bool = True) -> TargetStatus:

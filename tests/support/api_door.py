@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from servescope.collector.api.serve import make_application
+from servescope.store.history import History
 from servescope.web.bounds import Bounds
 from servescope.web.listening import Listener
 from servescope.web.settings import ApiSettings
@@ -101,18 +102,18 @@ def bounds(**changed: Any) -> Bounds:
 
 
 class Held:
-    """A method of the store that waits until it is let go."""
+    """Readers of a history's latest figures wait until they are let go."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, history: History) -> None:
         self._free, self.begun = threading.Event(), 0
-        original = getattr(owner, name)
+        original = history.latest_figures
 
         def held(*args: Any, **kwargs: Any) -> Any:
             self.begun += 1
             assert self._free.wait(deadline_seconds())
             return original(*args, **kwargs)
 
-        monkeypatch.setattr(owner, name, held)
+        monkeypatch.setattr(history, "latest_figures", held)
 
     def let_go(self) -> None:
         self._free.set()

@@ -116,7 +116,7 @@ def write_day(
     return int(times[-1])
 
 
-def write_increments(path: Path, deployment_ids: tuple[str, str], *, share: float = 0.5) -> None:
+def write_increments(path: Path, deployment_ids: tuple[str, str]) -> None:
     """Write what two deployments of the day counted per block, so that they can be judged: a day beside each other.
 
     Before it were two days of the first one alone. A few blocks are ahead, for a page that is looked at later.
@@ -131,7 +131,7 @@ def write_increments(path: Path, deployment_ids: tuple[str, str], *, share: floa
             for plan in (left, right)
         }  # fmt: skip
         story = Story(
-            past_hours=48, hours=24, share=share, requests_per_minute=1200.0,
+            past_hours=48, hours=24, share=0.5, requests_per_minute=1200.0,
             v1=Side(replicas=len(known["v1"])), v2=Side(replicas=len(known["v2"]), first_token=0.9, slower=0.95),
         )  # fmt: skip
         now_ms = time.time_ns() // 1_000_000

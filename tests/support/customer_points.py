@@ -33,7 +33,7 @@ def point(
     return StreamPoint(of, start_ms if has_start else None, at_ms, value)
 
 
-def kind_of_each(at_ms: int = T0 + MINUTE, start_ms: int = T0) -> list[StreamPoint]:
+def kind_of_each(at_ms: int = T0 + MINUTE) -> list[StreamPoint]:
     """One point of each kind, two counters of which one has whole values."""
     values: Mapping[Descriptor, float | HistogramValue] = {
         REQUESTS: 7.0,
@@ -41,7 +41,7 @@ def kind_of_each(at_ms: int = T0 + MINUTE, start_ms: int = T0) -> list[StreamPoi
         WAITING: 3.0,
         TTFT: HistogramValue((0.1, 1.0), (2, 1, 1), 4.5),
     }
-    return [point(stream(metric), value, at_ms=at_ms, start_ms=start_ms) for metric, value in values.items()]
+    return [point(stream(metric), value, at_ms=at_ms, start_ms=T0) for metric, value in values.items()]
 
 
 def push_to(
@@ -51,7 +51,6 @@ def push_to(
     protocol: Protocol = "otlp-http",
     temporality: Temporality = "cumulative",
     gzip: bool = True,
-    most_bytes: int = 3_000_000,
     timeout_seconds: float = 30.0,
 ) -> Push:
     """A destination."""
@@ -61,6 +60,6 @@ def push_to(
         access or Access(),
         temporality,
         gzip=gzip,
-        most_bytes=most_bytes,
+        most_bytes=3_000_000,
         timeout_seconds=timeout_seconds,
     )

@@ -8,9 +8,16 @@ import json
 import quopri
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from urllib.parse import quote, quote_plus
 from xml.sax.saxutils import escape
 
+from servescope.settings.access import Access
+
+PASSWORD, TOKEN = "hunter2/of-Acme+~", "t0ps3cret-Token_of.acme=="
+PAIR = f"joe:{PASSWORD}"
+BASIC, BEARER = f"Basic {base64.b64encode(PAIR.encode()).decode()}", f"Bearer {TOKEN}"
+"""What is sent as `Authorization`."""
 SPELLINGS: Mapping[str, Callable[[str], str]] = {
     "as it is": str,
     "percent": lambda text: quote(text, safe=""),
@@ -68,3 +75,13 @@ def shows(shown: str, credentials: str) -> list[str]:
     secret = base64.b64decode(secret).decode().partition(":")[2] if credentials.startswith("Basic ") else secret
     parts = [secret[at : at + 8] for at in range(len(secret) - 7)]
     return [each for each in (*echoes(credentials), *parts) if sent_back(each, shown)]
+
+
+def write_accesses(folder: Path) -> dict[str, Access]:
+    """How each of what is sent as `Authorization` is configured, with its file in the folder."""
+    (folder / "password").write_text(PASSWORD)
+    (folder / "token").write_text(TOKEN)
+    return {
+        BASIC: Access(basic_auth_username="joe", basic_auth_password_file="password", directory=str(folder)),
+        BEARER: Access(bearer_token_file="token", directory=str(folder)),
+    }

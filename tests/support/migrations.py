@@ -25,15 +25,12 @@ WRONG = V1.replace("100", "no")
 MOVED = "trt_llm: {inference_stack: v2, build: {checkpoint_repository: {source: HF, repo: a/b}}, runtime: {}}\n"
 
 
-def report_of(
-    text: str, *, n_gram: bool = False, target: int | None = None, origin: str = "models/mine/config.yaml",
-    llm_config: str = "",
-) -> FileReport:  # fmt: skip
+def report_of(text: str, *, n_gram: bool = False, target: int | None = None, llm_config: str = "") -> FileReport:
     """What becomes of a file with this text; `n_gram`, a target and an `llm_config` go into the body beside it."""
     given = read_document(llm_config, "llm_config.json") if llm_config else None
     body = make_body(given, n_gram=n_gram, target_in_flight_tokens=target)
     options = MigrationOptions("v2", Answers(), body, is_strict=False, is_written=False)
-    return report_document(read_document(text, origin), options)
+    return report_document(read_document(text, "models/mine/config.yaml"), options)
 
 
 def move_of(text: str, *, n_gram: bool = False, target: int | None = None, llm_config: str = "") -> Move:

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from servescope.contract.figures import figure_key
 from servescope.contract.samples import Labels, format_series, format_value, make_labels
+from servescope.contract.types import Figure
 from servescope.sources.cache import SeriesCache
 from servescope.sources.parse import learn_page
-from tests.support.prometheus import Prometheus, running
+from servescope.store.records import FigureTable
+from tests.support.prometheus import Prometheus, Range, running
 from tests.support.promtool import run
 
 INTERVAL_MS = 15_000
@@ -82,3 +85,12 @@ def remembering(binary: Path, folder: Path) -> Iterator[Prometheus]:
     """A Prometheus that scrapes nothing and holds what is in the folder's data."""
     with running(binary, folder, {"scrape_configs": []}, options=["--storage.tsdb.retention.time=10y"]) as prometheus:
         yield prometheus
+
+
+def compare_figure(figure: Figure, table: FigureTable, track: Range) -> int:
+    """A figure of a store has each value of a track that a Prometheus computed; how many those are."""
+    extra = {name: value for name, value in track.labels if name in figure.by}
+    ours = dict(zip(table.times.tolist(), table.values[figure_key(figure.name, extra)].tolist(), strict=True))
+    for time_ms, value in zip(track.times, track.values, strict=True):
+        assert math.isclose(ours[time_ms], value, rel_tol=1e-9, abs_tol=1e-12), (figure.name, time_ms)
+    return len(track.times)

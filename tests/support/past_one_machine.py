@@ -102,10 +102,10 @@ def notified(receivers: Receivers, receiver: str) -> set[tuple[str, str]]:
     }
 
 
-def agent_of(address: str, agents: int = AGENTS) -> int:
+def agent_of(address: str) -> int:
     """The number of the agent that scrapes a target, by Prometheus' `hashmod` of its address."""
     digest = hashlib.md5(address.encode(), usedforsecurity=False).digest()
-    return int.from_bytes(digest[8:], "big") % agents
+    return int.from_bytes(digest[8:], "big") % AGENTS
 
 
 @contextmanager

@@ -62,12 +62,11 @@ async def serving_judge(
     folder: Path,
     *,
     api: ApiSettings | None = None,
-    host: str = "127.0.0.1",
     frozen: FrozenPlan | None = None,
 ) -> AsyncIterator[JudgeScene]:
     """A judge's gate that is served."""
     with CutoverJournal(folder / "journal.db") as journal:
         scene = JudgeScene(start_run(journal, frozen or frozen_plan()))
-    application = make_application(scene.latest, scene.telemetry, scene.clock, host=host, api=api)
+    application = make_application(scene.latest, scene.telemetry, scene.clock, host="127.0.0.1", api=api)
     async with running(application) as scene.url, aiohttp.ClientSession() as scene.session:
         yield scene

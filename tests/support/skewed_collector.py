@@ -26,9 +26,9 @@ TOKENS = "output_tokens_total"
 class Skewed(World):
     """Two targets that count `PER_SECOND` tokens a second each; the clock is `ahead` seconds of the true time."""
 
-    def __init__(self, folder: Path, *, settings: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         write_targets(folder, "a", "b")
-        super().__init__(folder, settings=settings)
+        super().__init__(folder)
         self.answers = {"a": BEFORE, "b": BEFORE}
         self.true, self.ahead = float(START), 0.0
 

@@ -32,9 +32,9 @@ class SteadyMix(NamedTuple):
     spread: float
 
 
-def serve_steadily(mix: SteadyMix, *, hours: int, seed: int) -> tuple[ServedTraffic, Floats]:
+def serve_steadily(mix: SteadyMix, *, hours: int) -> tuple[ServedTraffic, Floats]:
     """What is seen of so many hours by block of five minutes, and the mean tokens in flight of each, (n,)."""
-    random, blocks = np.random.default_rng(seed), hours * 12
+    random, blocks = np.random.default_rng(1), hours * 12
     seconds = int(blocks * BLOCK_SECONDS)
     arrivals = np.sort(
         random.uniform(-_BEFORE_SECONDS, seconds, random.poisson(mix.rate * (seconds + _BEFORE_SECONDS)))

@@ -61,9 +61,6 @@ def compute_increments(
     start_ms: int,
     end_ms: int,
     interval_ms: int,
-    source: str = "",
-    versions: str = "",
-    layer: str = "",
 ) -> TargetIncrements:
     """The increments of a target in the blocks that lie between start and end, from its scrapes.
 
@@ -97,9 +94,6 @@ def compute_increments(
             resets=spans.count(counted.resets),
             gaps=spans.count(counted.gaps),
         ),
-        source,
-        versions,
-        layer,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,7 @@ from tests.support.observed_stack import START_SECONDS, ObservedStack, observed
 from tests.support.past import make_blocks
 from tests.support.prometheus import Prometheus, Range, running
 
-pytestmark = pytest.mark.proof
+pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("quiet")]
 
 STEP_SECONDS = 15
 STEPS = 160
@@ -68,13 +67,6 @@ class Played:
     own: list[Mapping[str, Vector]] = field(default_factory=list)
     counted: list[Sequence[Sample]] = field(default_factory=list)
     shares: list[Mapping[BadRatio, Vector]] = field(default_factory=list)
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.WARNING)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def test_alerts_have_the_same_state_at_every_evaluation(prometheus: Path, promtool: Path, tmp_path: Path) -> None:

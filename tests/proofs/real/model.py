@@ -10,11 +10,11 @@ SPECIAL_TOKENS = ("<s>", "</s>", "<pad>")
 CHAT_TEMPLATE = "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }}\n{% endfor %}<assistant>"
 
 
-def make_texts(seed: int = 0, words: int = 4000, texts: int = 600) -> list[str]:
+def make_texts() -> list[str]:
     """Text of made-up words, enough to train a tokenizer on."""
-    generator = random.Random(seed)
-    lexicon = ["".join(generator.choices(LETTERS, k=generator.randint(2, 9))) for _ in range(words)]
-    return [" ".join(generator.choices(lexicon, k=60)) for _ in range(texts)]
+    generator = random.Random(0)
+    lexicon = ["".join(generator.choices(LETTERS, k=generator.randint(2, 9))) for _ in range(4000)]
+    return [" ".join(generator.choices(lexicon, k=60)) for _ in range(600)]
 
 
 def write_model(folder: str, vocabulary: int) -> None:

@@ -45,7 +45,7 @@ def _parse(words: Sequence[str] | None) -> argparse.Namespace:
 def _compare(arguments: argparse.Namespace, logs: Path) -> int:
     live: list[Compared] = []
     for setting in SETTINGS:
-        prompts = make_prompts(setting.traffic, arguments.requests, seed=1)
+        prompts = make_prompts(setting.traffic, arguments.requests)
         ours = run_emulated(setting, prompts)
         live.append(Compared(setting, ours, run_real(setting, prompts, environments=arguments.environments, logs=logs)))
         _print(live[-1], f"{setting.traffic}, {setting.cache_blocks} blocks")

@@ -48,10 +48,10 @@ def clamp_costs(router: Router) -> None:
     router.__class__ = _ClampedRouter
 
 
-def run_emulated(setting: Setting, prompts: Sequence[Prompt], *, seed: int = 1) -> Figures:
+def run_emulated(setting: Setting, prompts: Sequence[Prompt]) -> Figures:
     """The figures of our router when the prompts are sent in their order, so many at once as to the real one."""
     clock = VirtualClock()
-    deployment = EmulatedDeployment(_plan(setting), clock=clock, seed=seed)
+    deployment = EmulatedDeployment(_plan(setting), clock=clock, seed=1)
     if setting.clamped:
         clamp_costs(deployment.router)
     requests = iter(_make_requests(prompts))

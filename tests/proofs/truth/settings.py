@@ -88,9 +88,9 @@ class Prompt:
     output_tokens: int
 
 
-def make_prompts(traffic: Traffic, requests: int, *, seed: int) -> list[Prompt]:
-    """Prompts in the order they are sent; the same seed gives the same ones."""
-    generator = random.Random(f"truth-{traffic}-{seed}")
+def make_prompts(traffic: Traffic, requests: int) -> list[Prompt]:
+    """Prompts in the order they are sent, always the same ones."""
+    generator = random.Random(f"truth-{traffic}-1")
     make = _make_conversations if traffic == "prefix-heavy" else _make_lookups
     return make(generator, requests)
 

@@ -17,6 +17,7 @@ from servescope.emulator.scenario.recording import START_MS, record
 from servescope.emulator.scenario.scenario import make_scenario
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.store.embedded import Store
+from tests.support.small_stacks import DEPLOYMENT, TRAFFIC
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("end_to_end")]
 
@@ -24,34 +25,7 @@ PAST_HOURS: Final = 24
 HOURS: Final = 5
 IDLE_SHARE: Final = 0.015
 
-_TRAFFIC = """
-seed = 3
-[traffic]
-requests_per_second = {rate}
-output_tokens = 60
-output_range = [8, 300]
-burst_factor = 1
-day_seconds = 86400
-day_amplitude = 0.3
-oversized_share = 0
-"""
-_DEPLOYMENT = """
-[[deployments]]
-model_name = "m"
-deployment_id = "{name}"
-inference_stack = "v1"
-share = {share}
-[deployments.engine]
-block_tokens = 128
-cache_blocks = 1000
-pace_spread = 0.01
-[deployments.runtime]
-max_batch_size = 10
-max_num_tokens = 2048
-[deployments.autoscaling]
-min_replica = {replicas}
-max_replica = {replicas}
-"""
+_DEPLOYMENT = f"{DEPLOYMENT}pace_spread = 0.01\n"
 _FAULT = """
 [[faults]]
 kind = "{kind}"
@@ -91,7 +65,7 @@ Arms = Mapping[str, tuple[str, float] | str | None]
 def scenario_text(arms: Arms, more: str = "") -> str:
     """A v1 of six replicas and v2 of two each, all equally loaded."""
     rate = 1.5 + 0.5 * len(arms) + (IDLE_SHARE if more else 0.0)
-    parts = [_TRAFFIC.format(rate=rate), _DEPLOYMENT.format(name="v1-old", share=1.5, replicas=6)]
+    parts = [TRAFFIC.format(rate=rate), _DEPLOYMENT.format(name="v1-old", share=1.5, replicas=6)]
     parts += [_DEPLOYMENT.format(name=name, share=0.5, replicas=2) for name in arms]
     parts.append(more)
     for name, fault in arms.items():

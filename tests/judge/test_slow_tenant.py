@@ -14,40 +14,16 @@ from servescope.emulator.scenario.scenario import make_scenario
 from servescope.emulator.workload.mixes import SMALL_TENANT
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.store.embedded import Store
+from tests.support.small_stacks import DEPLOYMENT, TRAFFIC
 
 pytestmark = pytest.mark.proof
 
 PAST_HOURS = 24
 HOURS = 4
-_DEPLOYMENT = """
-[[deployments]]
-model_name = "m"
-deployment_id = "{name}"
-inference_stack = "v1"
-share = {share}
-[deployments.engine]
-block_tokens = 128
-cache_blocks = 1000
-[deployments.runtime]
-max_batch_size = 10
-max_num_tokens = 2048
-[deployments.autoscaling]
-min_replica = {replicas}
-max_replica = {replicas}
-"""
 _SCENARIO = f"""
-seed = 3
-[traffic]
-requests_per_second = 2.5
-output_tokens = 60
-output_range = [8, 300]
-burst_factor = 1
-day_seconds = 86400
-day_amplitude = 0.3
-oversized_share = 0
-tenants = 5
-{_DEPLOYMENT.format(name="old", share=0.75, replicas=6)}
-{_DEPLOYMENT.format(name="new", share=0.25, replicas=2)}
+{TRAFFIC.format(rate=2.5)}tenants = 5
+{DEPLOYMENT.format(name="old", share=0.75, replicas=6)}
+{DEPLOYMENT.format(name="new", share=0.25, replicas=2)}
 [[faults]]
 kind = "tenant-slow"
 intensity = 0.7

@@ -18,7 +18,7 @@ from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetri
 from servescope.judge.report.latest import Latest
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock
-from servescope.web.answers import json_answer, json_bytes
+from servescope.web.answers import expect_nothing, json_answer, json_bytes
 from servescope.web.bounds import Bounds
 from servescope.web.gate import GATE, Gate
 from servescope.web.settings import ApiSettings
@@ -43,14 +43,10 @@ def make_application(
         ("/metrics", pages.metrics),
         ("/healthz", pages.healthy),
     ):
-        application.router.add_get(path, page, expect_handler=_expect_nothing)
+        application.router.add_get(path, page, expect_handler=expect_nothing)
     for path, page in (("/gate", pages.gate), ("/rollback", pages.rollback)):
-        application.router.add_post(path, page, expect_handler=_expect_nothing)
+        application.router.add_post(path, page, expect_handler=expect_nothing)
     return application
-
-
-async def _expect_nothing(_: web.Request) -> None:
-    """What to do with an Expect header: answer all the same, no page reads a body."""
 
 
 class _Pages:

@@ -36,6 +36,10 @@ class BusyError(RequestError):
         super().__init__(message, headers={"Retry-After": str(retry_seconds)})
 
 
+async def expect_nothing(_: web.Request) -> None:
+    """What to do with an Expect header: answer all the same; a client sends its body though nobody asked for it."""
+
+
 def json_bytes(value: object) -> bytes:
     """The value as JSON; raises ValueError for what JSON has no word for, such as NaN."""
     return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -31,7 +31,7 @@ from servescope.exposition.page_cache import PageCache
 from servescope.settings.values import format_duration
 from servescope.store.records import FigureTable, Health, StoreError, TooLargeError
 from servescope.store.writer import WriteBatch
-from servescope.web.answers import RequestError, json_answer, json_bytes
+from servescope.web.answers import RequestError, expect_nothing, json_answer, json_bytes
 from servescope.web.bounds import Bounds
 from servescope.web.gate import GATE, Gate, Reads
 from servescope.web.settings import ApiSettings
@@ -66,14 +66,10 @@ def make_application(
         ("/api/v1/events", pages.events),
         ("/api/v1/openapi.json", pages.openapi),
     ):
-        application.router.add_get(path, page, expect_handler=_expect_nothing)
-    application.router.add_post("/api/v1/events", pages.report_deploy, expect_handler=_expect_nothing)
-    application.router.add_post("/-/reload", pages.reload, expect_handler=_expect_nothing)
+        application.router.add_get(path, page, expect_handler=expect_nothing)
+    application.router.add_post("/api/v1/events", pages.report_deploy, expect_handler=expect_nothing)
+    application.router.add_post("/-/reload", pages.reload, expect_handler=expect_nothing)
     return application
-
-
-async def _expect_nothing(_: web.Request) -> None:
-    """What to do with an Expect header: answer all the same; a client sends its body though nobody asked for it."""
 
 
 class _Pages:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -18,6 +17,7 @@ from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
 from servescope.collector.paging.requirements import Requirements, asked_name, objectives_of, variants
 from servescope.contract.expressions import Matchers, Vector, matches
+from servescope.contract.figures import parse_figure_key
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels, make_labels
 from servescope.contract.types import Objective
@@ -285,13 +285,4 @@ def _is_meant(labels: Labels, where: Matchers) -> bool:
     return matches(dict(labels), where)
 
 
-@lru_cache(4096)
-def _parse_key(key: str) -> tuple[str, Labels]:
-    """A figure's name, and the labels that its key adds to the deployment's."""
-    name, _, own = key.partition("{")
-    pairs = re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', own)
-    return name, tuple((label, re.sub(r"\\(.)", _unescape, value)) for label, value in pairs)
-
-
-def _unescape(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]
+_parse_key = lru_cache(4096)(parse_figure_key)

@@ -17,7 +17,7 @@ from servescope.customers.lanes.telemetry import CustomersTelemetry
 from servescope.customers.policy.policy import Pull
 from servescope.customers.transports.page import CustomerPage
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
-from servescope.web.answers import RequestError
+from servescope.web.answers import RequestError, expect_nothing
 from servescope.web.bounds import Bounds
 from servescope.web.gate import GATE, Gate
 from servescope.web.telemetry import ApiTelemetry
@@ -68,13 +68,9 @@ def make_pull_application(
     application = web.Application(middlewares=[gate.pass_through])
     application[GATE] = gate
     pages = _Pages(accesses, telemetry, monotonic)
-    application.router.add_get("/customers/{name}/metrics", pages.metrics, expect_handler=_expect_nothing)
-    application.router.add_get("/healthz", pages.healthy, expect_handler=_expect_nothing)
+    application.router.add_get("/customers/{name}/metrics", pages.metrics, expect_handler=expect_nothing)
+    application.router.add_get("/healthz", pages.healthy, expect_handler=expect_nothing)
     return application
-
-
-async def _expect_nothing(_: web.Request) -> None:
-    """What to do with an Expect header: answer all the same, no page reads a body."""
 
 
 class _Pages:

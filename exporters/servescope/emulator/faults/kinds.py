@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal
 
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
@@ -113,15 +113,7 @@ def describe_kind(kind: FaultKind) -> dict[str, object]:
         "one_replica": kind.one_replica,
         "part": kind.part or None,
         "needs": kind.needs or None,
-        "intensity": None
-        if intensity is None
-        else {
-            "meaning": intensity.meaning,
-            "default": intensity.default,
-            "lowest": intensity.lowest,
-            "highest": intensity.highest,
-            "whole": intensity.whole,
-        },
+        "intensity": None if intensity is None else asdict(intensity),
         "truths": [truth.as_json() for truth in kind.truths(kind.choose_intensity(None))],
     }
 

@@ -25,8 +25,6 @@ SHARE_SETTINGS: Final = (
 )
 """The keys of one `[[shares]]` table."""
 
-_INTEGERS: Final = 2**63
-
 
 @dataclass(frozen=True, slots=True)
 class ShareChange:
@@ -87,9 +85,7 @@ def read_scenario(path: Path) -> Scenario:
 
     Raises ConfigurationError naming file, key, value and what was expected.
     """
-    document = read_document(path, "scenario")
-    _check_integers(document, str(path), "")
-    return make_scenario(document, origin=str(path), directory=path.resolve().parent)
+    return make_scenario(read_document(path, "scenario"), origin=str(path), directory=path.resolve().parent)
 
 
 def make_scenario(document: Mapping[str, object], *, origin: str, directory: Path) -> Scenario:
@@ -140,18 +136,6 @@ def _parse_share(table: Table, names: Sequence[str]) -> ShareChange:
         table.parsed("start", parse_duration, 0, "a duration such as '0s', '90m', '2d'") / 1000,
         table.duration("follow", 1) / 1000 if "follow" in table.values else None,
     )
-
-
-def _check_integers(value: object, origin: str, place: str) -> None:
-    """Refuse whole numbers that TOML does not have; Python reads them, and cannot compute with them as with others."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            _check_integers(each, origin, f"{place}.{key}" if place else str(key))
-    elif isinstance(value, list):
-        for number, each in enumerate(value):
-            _check_integers(each, origin, f"{place}[{number}]")
-    elif isinstance(value, int) and not -_INTEGERS <= value < _INTEGERS:
-        raise ConfigurationError(f"{origin}: {place}: a number beyond the 64 bits that TOML's whole numbers have")
 
 
 def _seed(root: Table) -> int:

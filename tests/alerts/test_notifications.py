@@ -7,7 +7,6 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -29,23 +28,25 @@ from servescope.collector.paging.annotations import Links, annotate, render
 from tests.support.alert_stories import TARGET, firing
 from tests.support.alert_stories import series as _series
 from tests.support.alertmanager import running_alertmanager
-from tests.support.answering import serving
+from tests.support.answering import Handler, answering
 from tests.support.promtool import Suite, failures
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow
 _STARTED = datetime(2026, 11, 20, 8, 30, tzinfo=UTC)
-_MOST_BYTES = 1_000_000
 
 
-class Chat(ThreadingHTTPServer):
+class Chat:
     """Chats on loopback, which keep what was posted to each by the last part of its address."""
 
-    daemon_threads = True
-
     def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        self.url = ""
         self.posted: list[tuple[str, dict[str, Any]]] = []
+
+    def answer(self, request: Handler) -> None:
+        """Keep what is posted."""
+        self.posted.append((request.path.removeprefix("/"), json.loads(request.body)))
+        request.reply(200, "ok")
 
     def wait_for(self, count: int) -> list[tuple[str, dict[str, Any]]]:
         """What was posted, once it is so much."""
@@ -53,25 +54,11 @@ class Chat(ThreadingHTTPServer):
         return sorted(self.posted, key=lambda post: (post[0], json.dumps(post[1])))
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: Chat
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(min(int(self.headers["Content-Length"]), _MOST_BYTES))
-        self.server.posted.append((self.path.removeprefix("/"), json.loads(body)))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"ok")
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture
 def chat() -> Iterator[Chat]:
-    server = Chat()
-    with serving(server):
-        yield server
+    chat = Chat()
+    with answering(chat.answer) as chat.url:
+        yield chat
 
 
 @contextmanager
@@ -97,7 +84,7 @@ def chatting(folder: Path, chat: Chat, **said: Any) -> Options:
     options = make_options({"runbooks": "https://books.example", "alerts": table}, origin="options.toml")
     (folder / "secrets").mkdir()
     for name, receiver in options.receivers.items():
-        url = f"http://127.0.0.1:{chat.server_address[1]}/{name}"
+        url = f"{chat.url}/{name}"
         (folder / "secrets" / receiver.secret).write_text(url, encoding="utf-8")
     return options
 

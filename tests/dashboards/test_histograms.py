@@ -7,7 +7,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from servescope.contract.identity import Identity
 from servescope.exposition.rendering import render_openmetrics
 from servescope.instruments.engine import EngineInstruments
 from tests.conftest import ROOT
-from tests.support.answering import serving
+from tests.support.answering import Handler, answering
 from tests.support.boards import NAMES, panels, read_board, substitute
 from tests.support.prometheus import Prometheus, running
 from tests.support.waiting import wait_for
@@ -33,33 +33,21 @@ _SCRAPES = 8
 _REQUESTS = ((0.03, 0.4, 12), (0.2, 1.4, 30), (0.7, 3.0, 60), (2.2, 9.0, 90), (0.05, 0.9, 25))
 
 
-class _Engine(BaseHTTPRequestHandler):
-    """Answers each scrape with some more requests than the last."""
-
-    instruments: EngineInstruments
-
-    def do_GET(self) -> None:
-        """The exposition in OpenMetrics, which alone has exemplars."""
-        for first, duration, tokens in _REQUESTS:
-            self.instruments.record_request(
-                outcome="ok", input_tokens=100, output_tokens=tokens, time_to_first_token=first, duration=duration,
-                decode_seconds=duration - first, trace_id=TRACE,
-            )  # fmt: skip
-        body = render_openmetrics(self.instruments)
-        self.send_response(200)
-        self.send_header("Content-Type", "application/openmetrics-text; version=1.0.0; charset=utf-8")
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_request(self, *_: object) -> None:
-        """Say nothing."""
+def _serve_more(instruments: EngineInstruments, request: Handler) -> None:
+    """Answer a scrape with some more requests than the last, in OpenMetrics, which alone has exemplars."""
+    for first, duration, tokens in _REQUESTS:
+        instruments.record_request(
+            outcome="ok", input_tokens=100, output_tokens=tokens, time_to_first_token=first, duration=duration,
+            decode_seconds=duration - first, trace_id=TRACE,
+        )  # fmt: skip
+    text = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+    request.reply(200, render_openmetrics(instruments), Content_Type=text)
 
 
 @contextmanager
 def _scraping(binary: Path, folder: Path, options: tuple[str, ...], **settings: object) -> Iterator[Prometheus]:
     """A Prometheus that has scraped an engine several times."""
-    handler = type("_Serving", (_Engine,), {"instruments": EngineInstruments(Identity("m", "d", "v2", replica="r0"))})
-    with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as url:
+    with answering(partial(_serve_more, EngineInstruments(Identity("m", "d", "v2", replica="r0")))) as url:
         targets = [{"targets": [url.removeprefix("http://")]}]
         job = {"job_name": "engine", "honor_labels": True, "static_configs": targets, **settings}
         with running(

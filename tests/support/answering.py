@@ -14,16 +14,18 @@ Answer = Callable[["Handler"], None]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request: its path, parameters and headers, and the answer of the test."""
+    """One request: its path, parameters, headers and body, and the answer of the test."""
 
     protocol_version = "HTTP/1.0"
     answer: Answer
+    body = b""
 
     def do_GET(self) -> None:
         self.asked(urlsplit(self.path).query)
 
     def do_POST(self) -> None:
-        self.asked(self.rfile.read(int(self.headers["Content-Length"])).decode(errors="replace"))
+        self.body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.asked(self.body.decode(errors="replace"))
 
     def asked(self, query: str) -> None:
         self.parameters = parse_qs(query)

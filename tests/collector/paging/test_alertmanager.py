@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -18,7 +17,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.support.answering import serving
+from tests.support.answering import Handler, answering
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds, wait_for
 
@@ -79,32 +78,20 @@ class Loopback:
 
     def __init__(self) -> None:
         self.failed = 0
+        self.port = 0
         self.notifications: list[dict[str, Any]] = []
-        loopback = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                text = (
-                    'replica_count_by_status{deployment_id="x",status="active"} 1\n'
-                    f'replica_count_by_status{{deployment_id="x",status="failed"}} {loopback.failed}\n'
-                )
-                self._answer(text.encode())
-
-            def do_POST(self) -> None:
-                loopback.notifications.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self._answer(b"")
-
-            def _answer(self, body: bytes) -> None:
-                self.send_response(200)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_port
+    def answer(self, request: Handler) -> None:
+        """Take a notification, or answer a scrape."""
+        if request.command == "POST":
+            self.notifications.append(json.loads(request.body))
+            request.reply(200, "")
+        else:
+            request.reply(
+                200,
+                'replica_count_by_status{deployment_id="x",status="active"} 1\n'
+                f'replica_count_by_status{{deployment_id="x",status="failed"}} {self.failed}\n',
+            )
 
     def statuses(self) -> list[str]:
         """The statuses of the alert's notifications, in order."""
@@ -115,7 +102,8 @@ class Loopback:
 def loopback() -> Iterator[Loopback]:
     """Target and receiver."""
     found = Loopback()
-    with serving(found.server):
+    with answering(found.answer) as url:
+        found.port = int(url.rpartition(":")[2])
         yield found
 
 

@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 from tests.proofs.live.exporter import Exporter, exporting
-from tests.support.answering import serving
+from tests.support.answering import Handler, answering
 
 CUSTOMERS: Final = ("refused", "slow", "withheld", "rejected")
 """Each by what an episode does to it."""
@@ -41,11 +40,12 @@ class Backend:
     slow: set[str] = field(default_factory=set)
     released: threading.Event = field(default_factory=threading.Event)
 
-    def answer(self, customer: str) -> int:
-        """The status of a request."""
+    def answer(self, request: Handler) -> None:
+        """Answer a request of a customer's destination."""
+        customer = request.path.strip("/")
         if customer in self.slow:
             self.released.wait(_SLOW_SECONDS)
-        return self.statuses.get(customer, 200)
+        request.reply(self.statuses.get(customer, 200), "", Content_Type="application/x-protobuf")
 
 
 def write_customers(folder: Path, backend: Backend) -> Path:
@@ -63,37 +63,12 @@ def write_customers(folder: Path, backend: Backend) -> Path:
     return path
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    backend: Backend
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: an export that is killed hangs up."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def do_POST(self) -> None:
-        """Answer a request of a customer's destination."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(self.server.backend.answer(self.path.strip("/")))
-        self.send_header("Content-Type", "application/x-protobuf")
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 @contextmanager
 def receiving() -> Iterator[Backend]:
     """The backend on a free port of loopback."""
-    server = _Server(("127.0.0.1", 0), _Handler)
-    with serving(server) as url:
-        server.backend = Backend(url)
-        yield server.backend
+    backend = Backend()
+    with answering(backend.answer) as backend.url:
+        yield backend
 
 
 @contextmanager

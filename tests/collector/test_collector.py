@@ -98,8 +98,7 @@ def spy_on_layout(collector: Collector) -> list[int]:
 @pytest.mark.slow
 async def test_figures_follow_the_targets(tmp_path: Path) -> None:
     """Replicas that come and go change sums and counts; the one that went still counts for what it did."""
-    write_targets(tmp_path, "a", "b")
-    world = World(tmp_path)
+    world = World(tmp_path, "a", "b")
     world.answers = {"a": 0, "b": 0, "c": 0}
     async with aclosing(world):
         for count in range(30):
@@ -122,9 +121,7 @@ async def test_figures_follow_the_targets(tmp_path: Path) -> None:
 
 async def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
     """A worker behind a frontend adds what the frontend cannot know, and never what it has counted already."""
-    write_targets(tmp_path, "frontend", "worker")
-    world = World(tmp_path)
-    world.answers = {"frontend": 0, "worker": 0}
+    world = World(tmp_path, "frontend", "worker")
     world.pages = {"frontend": dynamo_page, "worker": vllm_page}
     async with aclosing(world):
         for count in range(30):
@@ -144,9 +141,7 @@ async def test_no_metric_is_added_up_over_layers(tmp_path: Path) -> None:
 
 async def test_the_status_of_a_target_says_why_it_counted_nothing(tmp_path: Path) -> None:
     """No request, then a cache that is off, then one that reuses nothing; the same object while that is the same."""
-    write_targets(tmp_path, "worker")
-    world = World(tmp_path)
-    world.answers = {"worker": 0}
+    world = World(tmp_path, "worker")
     setup = 'vllm:cache_config_info{{block_size="16",enable_prefix_caching="{}"}} 1\n'
     seen, same = [], []
     async with aclosing(world):
@@ -169,9 +164,7 @@ async def test_the_status_of_a_target_says_why_it_counted_nothing(tmp_path: Path
 
 async def test_a_target_that_leaves_supplies_no_more(tmp_path: Path) -> None:
     """Without it the metrics it supplied come from the others; when it returns, they come from it again."""
-    write_targets(tmp_path, "frontend", "worker")
-    world = World(tmp_path)
-    world.answers = {"frontend": 0, "worker": 0}
+    world = World(tmp_path, "frontend", "worker")
     world.pages = {"frontend": dynamo_page, "worker": vllm_page}
     async with aclosing(world):
         seen = []
@@ -228,9 +221,7 @@ async def test_cache_metrics_are_those_of_the_outermost_layer(
 
 async def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Its gauges end at once, the others' continue; it is logged once when it fails, and once when it is back."""
-    write_targets(tmp_path, "a", "b")
-    world = World(tmp_path)
-    world.answers = {"a": 0, "b": 0}
+    world = World(tmp_path, "a", "b")
 
     caplog.set_level(logging.INFO)
     async with aclosing(world):
@@ -251,9 +242,7 @@ async def test_a_failing_target_costs_only_itself(tmp_path: Path, caplog: pytest
 @pytest.mark.slow
 async def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long that takes; its scrape is recorded all the same, also when several arrive together."""
-    write_targets(tmp_path, "a", "b", "c")
-    world = World(tmp_path)
-    world.answers = {"a": 0, "b": 0, "c": 0}
+    world = World(tmp_path, "a", "b", "c")
     others_done = threading.Event()
     parse = Reader.parse
 
@@ -290,9 +279,7 @@ async def test_a_large_text_is_read_while_others_are_scraped(tmp_path: Path, mon
 @pytest.mark.slow
 async def test_a_target_that_flaps_is_logged_ever_more_rarely(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Each change at first; then with how often it failed meanwhile, and at once again after it was steady."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     lines: dict[int, str] = {}
 
     async def go_on(step: int, count: float | None) -> None:
@@ -335,9 +322,7 @@ def counted(line: str) -> int:
 
 async def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
     """A new collector on the same store has the figures of the old one at its first evaluation."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
 
     async with aclosing(world):
         for count in range(30):
@@ -356,8 +341,7 @@ async def test_figures_go_on_after_a_restart(tmp_path: Path) -> None:
 
 async def test_scrapes_are_written_as_they_come(tmp_path: Path) -> None:
     """A scrape is in the store without any evaluation, so that a process that is killed loses none but the last."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
+    world = World(tmp_path, "a")
     world.answers = {"a": 1}
     async with aclosing(world):
         await world.collector.discovering.discover()
@@ -376,9 +360,7 @@ async def until_stored(store: Store, target_id: str, count: int) -> None:
 @pytest.mark.slow
 async def test_figures_go_on_while_the_store_fails(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A store that another process locks is logged once; scrapes and figures continue; all is written afterwards."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     other = sqlite3.connect(tmp_path / "servescope.db", isolation_level=None)
 
     caplog.set_level(logging.INFO)
@@ -425,8 +407,7 @@ async def test_how_figures_were_derived_is_recorded(tmp_path: Path) -> None:
 
 async def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> None:
     """Their samples stay, with the end of their series among them."""
-    write_targets(tmp_path, "a", "b")
-    world = World(tmp_path)
+    world = World(tmp_path, "a", "b")
     world.answers = {"a": 1, "b": 1}
     async with aclosing(world):
         await world.step(1)
@@ -442,9 +423,7 @@ async def test_targets_that_left_leave_the_list_of_targets(tmp_path: Path) -> No
 
 async def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> None:
     """Gone for one look at the list only: nothing is forgotten, and it may answer at another address."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     async with aclosing(world):
         for count in range(30):
             await world.step(count * 15)
@@ -460,9 +439,7 @@ async def test_a_target_that_returns_has_its_window_still(tmp_path: Path) -> Non
 
 async def test_a_scrape_that_fails_inside_is_a_fault_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is counted where the alert on the collector's own faults looks; one that the target failed is not."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
 
     def fail(*_: object, **__: object) -> None:
         raise MemoryError

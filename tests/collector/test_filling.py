@@ -61,9 +61,7 @@ def _filled(world: World) -> float | None:
 
 async def test_a_restart_with_history_is_not_filling(tmp_path: Path) -> None:
     """The window of a collector that opens a store with scrapes is whole at once; after an hour without it is not."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     async with aclosing(world):
         for count in range(30):
             await world.step(count * 15)
@@ -89,9 +87,7 @@ async def test_a_restart_with_history_is_not_filling(tmp_path: Path) -> None:
 
 async def test_a_gap_shows_once_what_was_before_it_has_left_the_window(tmp_path: Path) -> None:
     """A counter that goes on across a gap is counted over it while the window has a sample of before."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     rates, filled = [], []
     async with aclosing(world):
         for count in range(24):
@@ -110,8 +106,7 @@ async def test_a_gap_shows_once_what_was_before_it_has_left_the_window(tmp_path:
 
 async def test_a_new_target_does_not_mark_its_deployment(tmp_path: Path) -> None:
     """What the others reported is over the whole window."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
+    world = World(tmp_path, "a")
     world.answers = {"a": 0, "b": 0}
     async with aclosing(world):
         for count in range(30):
@@ -125,8 +120,7 @@ async def test_a_new_target_does_not_mark_its_deployment(tmp_path: Path) -> None
 
 async def test_without_a_scrape_there_is_no_window(tmp_path: Path) -> None:
     """A deployment whose targets never answered is not filling; it has no figures over a window at all."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
+    world = World(tmp_path, "a")
     world.answers = {"a": None}
     async with aclosing(world):
         await world.step()

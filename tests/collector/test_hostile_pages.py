@@ -58,9 +58,7 @@ async def test_two_engines_on_one_page_are_both_read_by_two_deployments(tmp_path
 
 async def test_a_flood_of_one_engine_leaves_the_others_alone(tmp_path: Path) -> None:
     """Its scrape fails and names the family; the other replica's figures go on, and it is back when the bug is gone."""
-    write_targets(tmp_path, "a", "b")
-    world = World(tmp_path, settings="max_series = 100\n")
-    world.answers = {"a": 0, "b": 0}
+    world = World(tmp_path, "a", "b", settings="max_series = 100\n")
     flood = "".join(f'vllm:debug{{request="{number}"}} 1\n' for number in range(120))
     async with aclosing(world):
         seen = []
@@ -79,9 +77,7 @@ async def test_a_flood_of_one_engine_leaves_the_others_alone(tmp_path: Path) -> 
 
 async def test_half_a_page_leaves_what_it_has_and_names_the_rest(tmp_path: Path) -> None:
     """A page that ends at a line's end, as no length was announced: its source stays, and what is missing is listed."""
-    write_targets(tmp_path, "a")
-    world = World(tmp_path)
-    world.answers = {"a": 0}
+    world = World(tmp_path, "a")
     bucket = 'vllm:e2e_request_latency_seconds_bucket{le="1.0"} 3\n'
     async with aclosing(world):
         world.pages["a"] = vllm_page

@@ -12,7 +12,7 @@ import pytest
 from servescope.collector.exposition import Page, PageRenderer, Scraped
 from servescope.collector.scrapes.recent_scrapes import RecentScrapes
 from servescope.collector.scrapes.scrape import Scrape
-from tests.support.stepped_collector import World, write_targets
+from tests.support.stepped_collector import World
 from tests.support.waiting import wait_for
 
 TOKENS = "output_tokens_per_second"
@@ -24,9 +24,7 @@ class Faulty(World):
     """A collector with targets that write their pages themselves, read through its `/metrics`."""
 
     def __init__(self, folder: Path, *names: str, settings: str = "") -> None:
-        write_targets(folder, *names)
-        super().__init__(folder, settings=settings)
-        self.answers = dict.fromkeys(names, 0.0)
+        super().__init__(folder, *names, settings=settings)
         self.pages = dict.fromkeys(names, counting)
 
     async def scrape(self, seconds: float = EVERY) -> list[Scrape]:

@@ -13,7 +13,7 @@ import numpy as np
 from servescope.contract.events import Event
 from servescope.increments.blocks import TargetIncrements
 from servescope.store.embedded import Store
-from tests.support.stepped_collector import CHAT, START, World, write_targets
+from tests.support.stepped_collector import CHAT, START, World
 from tests.support.waiting import wait_for
 
 PER_SECOND = 10.0
@@ -27,8 +27,7 @@ class Skewed(World):
     """Two targets that count `PER_SECOND` tokens a second each; the clock is `ahead` seconds of the true time."""
 
     def __init__(self, folder: Path) -> None:
-        write_targets(folder, "a", "b")
-        super().__init__(folder)
+        super().__init__(folder, "a", "b")
         self.answers = {"a": BEFORE, "b": BEFORE}
         self.true, self.ahead = float(START), 0.0
 

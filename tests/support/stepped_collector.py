@@ -70,12 +70,17 @@ def write_targets(folder: Path, *names: str, labels: dict[str, str] | None = Non
 
 
 class World:
-    """A collector under test, its clock and what its targets answer, by replica; None is a failure."""
+    """A collector of these targets, its clock and what they answer, by replica; None is a failure.
 
-    def __init__(self, folder: Path, *, settings: str = "") -> None:
+    Of targets that are not named here the test writes the list itself.
+    """
+
+    def __init__(self, folder: Path, *names: str, settings: str = "") -> None:
         self.folder = folder
         self.seconds = float(START)
-        self.answers: dict[str, float | None] = {}
+        self.answers: dict[str, float | None] = dict.fromkeys(names, 0.0)
+        if names:
+            write_targets(folder, *names)
         self.pages: dict[str, Callable[[float], str]] = {}
         self.asked: list[str] = []
         (folder / "servescope.toml").write_text(CONFIGURATION.format(settings=settings))

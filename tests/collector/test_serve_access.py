@@ -20,7 +20,6 @@ from servescope.collector.api.openapi import describe
 from servescope.collector.command import collect
 from servescope.collector.config import make_configuration
 from servescope.errors import ConfigurationError
-from servescope.settings.values import is_loopback
 from servescope.web.settings import ApiSettings
 from tests.support.api_door import LIMITS, bounds, door, ended, fill
 from tests.support.authorities import Authority
@@ -389,9 +388,3 @@ async def test_openness_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert await warnings("127.0.0.1") == []
     assert [text[:26] for text in await warnings("0.0.0.0")] == ["ANYBODY WHO REACHES 0.0.0."]
     assert [text[:20] for text in await warnings("0.0.0.0", bearer_token_file="tokens")] == ["bearer tokens travel"]
-
-
-def test_loopback_is_distinguished_from_other_addresses() -> None:
-    """By address; a name that is not localhost may be anywhere."""
-    assert [host for host in ("127.0.0.1", "127.1.2.3", "::1", "localhost") if not is_loopback(host)] == []
-    assert [host for host in ("0.0.0.0", "::", "10.0.0.1", "collector") if is_loopback(host)] == []

@@ -20,7 +20,7 @@ from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.emulator.faults.faults import Faults
 from servescope.emulator.faults.kinds import KINDS
 from servescope.emulator.server import server
-from servescope.emulator.server.control import MOST_BODY_BYTES, Control, is_loopback
+from servescope.emulator.server.control import MOST_BODY_BYTES, Control
 from servescope.emulator.server.control_client import ControlClient, ControlError
 from servescope.emulator.server.server import RunningEmulator
 from servescope.errors import UsageError
@@ -201,19 +201,6 @@ def test_token_is_needed_where_there_is_one(tmp_path: Path) -> None:
         with pytest.raises(ControlError, match="a bearer token is needed"):
             ControlClient(running.url).switch_on("error-burst")
         assert ControlClient(running.url, token=TOKEN).switch_on("error-burst")["id"] == 1
-
-
-@pytest.mark.parametrize(
-    ("address", "here"),
-    [
-        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("::ffff:127.0.0.1", True),
-        ("10.0.0.1", False), ("192.168.1.5", False), ("::ffff:10.0.0.1", False), ("", False), (None, False),
-        ("localhost.example", False), ("fe80::1%eth0", False),
-    ],
-)  # fmt: skip
-def test_this_machine_is_told_from_others(address: str | None, here: bool) -> None:
-    """Only loopback addresses may switch without a token."""
-    assert is_loopback(address) is here
 
 
 def read(url: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Addresses of targets, and patterns of them: what each matches, and which have targets in common."""
+"""Addresses of targets, and patterns of them: what each matches, which have targets in common, and what is near."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.settings.addresses import read_address, read_pattern
+from servescope.settings.values import is_loopback
 
 
 @pytest.mark.parametrize(
@@ -99,3 +100,16 @@ def test_names_that_both_patterns_match_make_them_overlap(one: str, other: str, 
     """However many `*` they have."""
     if fnmatchcase(name, one) and fnmatchcase(name, other):
         assert read_pattern(f"{one}:1").overlaps(read_pattern(f"{other}:1"))
+
+
+@pytest.mark.parametrize(
+    ("host", "is_here"),
+    [
+        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("[::1]", True), ("::ffff:127.0.0.1", True),
+        ("localhost", True), ("0.0.0.0", False), ("::", False), ("10.0.0.1", False), ("::ffff:10.0.0.1", False),
+        ("", False), ("localhost.example", False), ("fe80::1%eth0", False), ("127.0.0.1%x", False),
+    ],
+)  # fmt: skip
+def test_loopback_is_distinguished_from_other_addresses(host: str, is_here: bool) -> None:
+    """By address; a name that is not localhost may be anywhere."""
+    assert is_loopback(host) is is_here

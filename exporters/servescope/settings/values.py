@@ -92,9 +92,11 @@ def check_authority(authority: str) -> None:
 def is_loopback(host: str) -> bool:
     """Whether a host, or an address to listen on, can be reached from this machine only."""
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        found = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
         return host.lower() == "localhost"
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return (mapped or found).is_loopback
 
 
 def split_header(text: str) -> tuple[str, str] | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +22,7 @@ from servescope.emulator.faults.exposition_faults import distort, keep_beginning
 from servescope.emulator.faults.faults import ActiveFault, Fault, Faults, make_fault, parts_of
 from servescope.emulator.faults.kinds import KINDS, describe_kind
 from servescope.errors import UsageError
+from servescope.settings.values import is_loopback
 
 if TYPE_CHECKING:
     from servescope.emulator.deployment.deployment import EmulatedTarget
@@ -173,7 +173,7 @@ class Control:
                         text="a bearer token is needed: send 'Authorization: Bearer TOKEN'",
                         headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="servescope"'},
                     )
-            elif not is_loopback(request.remote):
+            elif not is_loopback(request.remote or ""):
                 raise web.HTTPForbidden(text="only this machine may do this while no token is configured")
             return await handler(request)
 
@@ -193,16 +193,6 @@ class Control:
                 return _json({"error": (error.text or "").strip()}, status=error.status, headers=headers)
 
         return answer
-
-
-def is_loopback(address: str | None) -> bool:
-    """Whether a client's address is this machine's own; None is not known."""
-    try:
-        found = ipaddress.ip_address((address or "").partition("%")[0])
-    except ValueError:
-        return False
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-    return (mapped or found).is_loopback
 
 
 def _is_same(offered: str, token: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
 from servescope.contract import openmetrics
@@ -24,26 +25,28 @@ def render(*instruments: Exposed) -> bytes:
     Any thread may call it; it does not block threads that record. Raises UsageError when two instruments have the same
     identity, since they would have the same series.
     """
-    require_distinct(instruments)
-    page: dict[str, list[bytes]] = {}
-    for one in instruments:
-        for metric, lines in one.text():
-            if metric.name not in page:
-                page[metric.name] = [_head(metric)]
-            page[metric.name] += lines
-    return b"".join(chain.from_iterable(page.values()))
+    return b"".join(_lines(instruments, lambda one: one.text(), _head))
 
 
 def render_openmetrics(*instruments: Exposed) -> bytes:
     """The same page in OpenMetrics 1.0, with units, and the exemplars of requests that were given a trace id."""
+    return b"".join((*_lines(instruments, lambda one: one.openmetrics(), openmetrics.head), openmetrics.END))
+
+
+def _lines(
+    instruments: tuple[Exposed, ...],
+    read: Callable[[Exposed], Iterable[tuple[Metric, list[bytes]]]],
+    head: Callable[[Metric], bytes],
+) -> Iterator[bytes]:
+    """The lines of a page, each metric's together below its head."""
     require_distinct(instruments)
     page: dict[str, list[bytes]] = {}
     for one in instruments:
-        for metric, lines in one.openmetrics():
+        for metric, lines in read(one):
             if metric.name not in page:
-                page[metric.name] = [openmetrics.head(metric)]
+                page[metric.name] = [head(metric)]
             page[metric.name] += lines
-    return b"".join((*chain.from_iterable(page.values()), openmetrics.END))
+    return chain.from_iterable(page.values())
 
 
 def cached_pages(instruments: tuple[Exposed, ...], cache_seconds: float) -> PageCache:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,39 +21,40 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
+    Pick = Callable[[NDArray[np.intp]], dict[str, Any]]
+    """What the columns of rows are, but for their time and value, by the numbers of their series."""
+
 CONTRACT_LABELS: Final = tuple(sorted({label for metric in METRICS.values() for label in metric.labels}))
 """The labels of the contract beyond the identity's, each a column of its own."""
 FIGURE_LABELS: Final = tuple(sorted({label for figure in FIGURES.values() for label in figure.by}))
 """The labels of figures beyond the deployment's, each a column of its own."""
+_SAMPLE_LABELS: Final = (*IDENTITY_LABELS, *CONTRACT_LABELS)
+_FIGURE_LABELS: Final = (*DEPLOYMENT_LABELS, *FIGURE_LABELS)
 
 
 def samples_schema() -> pa.Schema:
     """The columns of exported samples; `le` is a bucket's edge, `labels` the native labels that no column is for."""
     import pyarrow as pa
 
-    text = pa.dictionary(pa.int32(), pa.string())
-    return pa.schema(
-        [
-            pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
-            pa.field("metric", text, nullable=False),
-            *(pa.field(label, text) for label in (*IDENTITY_LABELS, *CONTRACT_LABELS)),
-            pa.field("le", pa.float64()),
-            pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False),
-            pa.field("value", pa.float64(), nullable=False),
-        ]
-    )
+    native = pa.field("labels", pa.map_(pa.string(), pa.string()), nullable=False)
+    return _schema("metric", _SAMPLE_LABELS, pa.field("le", pa.float64()), native)
 
 
 def figures_schema() -> pa.Schema:
     """The columns of exported figures, one row per deployment, instant, figure and value of its extra label."""
+    return _schema("figure", _FIGURE_LABELS)
+
+
+def _schema(name: str, labels: Sequence[str], *more: pa.Field) -> pa.Schema:
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
         [
             pa.field("time", pa.timestamp("ms", tz="UTC"), nullable=False),
-            pa.field("figure", text, nullable=False),
-            *(pa.field(label, text) for label in (*DEPLOYMENT_LABELS, *FIGURE_LABELS)),
+            pa.field(name, text, nullable=False),
+            *(pa.field(label, text) for label in labels),
+            *more,
             pa.field("value", pa.float64(), nullable=False),
         ]
     )
@@ -87,30 +88,35 @@ def _sample_tables(store: Store, selection: Selection) -> Iterator[pa.Table]:
                 yield from _tables_of(window, samples_schema(), _sample_columns(window.series))
 
 
-def _sample_columns(series: Sequence[Series]) -> Callable[[NDArray[np.intp]], dict[str, Any]]:
-    """What the columns of rows are, but for their time and value, by the numbers of their series."""
+def _sample_columns(series: Sequence[Series]) -> Pick:
     import pyarrow as pa
 
     labels = [dict(each.labels) for each in series]
-    own: dict[str, list[str | None]] = {"metric": [each.name for each in series]}
-    own |= {label: [each.get(label) for each in labels] for label in (*IDENTITY_LABELS, *CONTRACT_LABELS)}
-    named = {*IDENTITY_LABELS, *CONTRACT_LABELS, "le"}
-    texts = {name: pa.array(values, pa.string()).dictionary_encode() for name, values in own.items()}
     edges = pa.array([float(each["le"]) if "le" in each else None for each in labels], pa.float64())
+    named = {*_SAMPLE_LABELS, "le"}
     others = pa.array(
         [[pair for pair in each.items() if pair[0] not in named] for each in labels], pa.map_(pa.string(), pa.string())
     )
+    return _columns("metric", _SAMPLE_LABELS, series, {"le": edges, "labels": others})
+
+
+def _columns(name: str, labels: Sequence[str], series: Sequence[Series], more: Mapping[str, pa.Array]) -> Pick:
+    """The names and these labels of series, as columns of texts, beside more."""
+    import pyarrow as pa
+
+    known = [dict(each.labels) for each in series]
+    own: dict[str, list[str | None]] = {name: [each.name for each in series]}
+    own |= {label: [each.get(label) for each in known] for label in labels}
+    columns = {name: pa.array(values, pa.string()).dictionary_encode() for name, values in own.items()} | dict(more)
 
     def pick(rows: NDArray[np.intp]) -> dict[str, Any]:
         chosen = pa.array(rows)
-        return {name: column.take(chosen) for name, column in (texts | {"le": edges, "labels": others}).items()}
+        return {name: column.take(chosen) for name, column in columns.items()}
 
     return pick
 
 
-def _tables_of(
-    window: Window, schema: pa.Schema, pick: Callable[[NDArray[np.intp]], dict[str, Any]]
-) -> Iterator[pa.Table]:
+def _tables_of(window: Window, schema: pa.Schema, pick: Pick) -> Iterator[pa.Table]:
     """A window's samples, series by series, as tables of a row group's size."""
     import pyarrow as pa
 
@@ -135,7 +141,7 @@ def _figure_tables(store: Store, selection: Selection) -> Iterator[pa.Table]:
             if len(table.times) and keys:
                 series = tuple(_figure_series(key, deployment) for key in keys)
                 window = Window(series, table.times, np.stack([table.values[key] for key in keys]))
-                yield from _tables_of(window, schema, _figure_columns(series))
+                yield from _tables_of(window, schema, _columns("figure", _FIGURE_LABELS, series, {}))
 
 
 def _figure_series(key: str, deployment: Deployment) -> Series:
@@ -143,18 +149,3 @@ def _figure_series(key: str, deployment: Deployment) -> Series:
     # A key has at most one extra label of a closed or plain value, as the catalog makes them.
     label, _, value = block.removesuffix('"}').partition('="')
     return Series(name, make_labels((*deployment.labels(), *([(label, value)] if label else []))))
-
-
-def _figure_columns(series: Sequence[Series]) -> Callable[[NDArray[np.intp]], dict[str, Any]]:
-    import pyarrow as pa
-
-    labels = [dict(each.labels) for each in series]
-    own: dict[str, list[str | None]] = {"figure": [each.name for each in series]}
-    own |= {label: [each.get(label) for each in labels] for label in (*DEPLOYMENT_LABELS, *FIGURE_LABELS)}
-    texts = {name: pa.array(values, pa.string()).dictionary_encode() for name, values in own.items()}
-
-    def pick(rows: NDArray[np.intp]) -> dict[str, Any]:
-        chosen = pa.array(rows)
-        return {name: column.take(chosen) for name, column in texts.items()}
-
-    return pick

@@ -20,6 +20,7 @@ from servescope.contract.identity import UNKNOWN_MODEL
 from servescope.errors import ServescopeError, UsageError, require_extra
 from servescope.settings.clock import program_clock
 from servescope.settings.command_line import cannot_listen, configure_listen, read_listen
+from servescope.settings.signals import stop_at_signals
 
 if TYPE_CHECKING:
     from servescope.collector.collector import Collector
@@ -103,13 +104,10 @@ def _choose_configuration(arguments: argparse.Namespace) -> Configuration:
 async def _collect_until_signalled(
     configuration: Configuration, reread: Callable[[], Configuration] | None = None
 ) -> None:
-    stop, reload = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+    stop, reload = stop_at_signals(), asyncio.Event()
     if reread is not None:
         # Without a file SIGHUP keeps its default: it ends the collector when the terminal is closed.
-        loop.add_signal_handler(signal.SIGHUP, reload.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
     await collect(configuration, stop, reload=reload, reread=reread)
 
 

@@ -29,6 +29,7 @@ from servescope.errors import ServescopeError
 from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetrics
 from servescope.settings.clock import program_clock
 from servescope.settings.command_line import cannot_listen, read_listen
+from servescope.settings.signals import stop_at_signals
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback
 from servescope.store.history import History
@@ -104,11 +105,8 @@ def _read_certificates(arguments: argparse.Namespace) -> ApiSettings:
 async def _serve_until_signalled(
     config: Path, startable: Startable, history: History, cursors: CursorFile, addresses: _Addresses
 ) -> None:
-    stop, reload = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, reload.set)
+    stop, reload = stop_at_signals(), asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload.set)
     async with AsyncExitStack() as ends:
         program = CustomersProgram(history, cursors, program_clock())
         if isinstance(history, ClaimedPast):

@@ -77,16 +77,21 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    with open_history(arguments) as history:
-        case = find_case(arguments, history)
-        judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = case.shown(judgement)
+    case, judgement = _judge(arguments)
     _write_changes(arguments, case, judgement)
     if arguments.format == "json":
         print_json(judgement.to_json())
     else:
         print(text.describe_judgement(judgement), end="")
     return EXIT_CODES[judgement.verdict]
+
+
+def _judge(arguments: argparse.Namespace) -> tuple[Judged, Judgement]:
+    """What the arguments choose, and the judgement of it as it is shown."""
+    with open_history(arguments) as history:
+        case = find_case(arguments, history)
+        judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
+    return case, case.shown(judgement)
 
 
 def _checkpoint(arguments: argparse.Namespace, run: runs.CutoverRun | None) -> Checkpoint | None:
@@ -104,10 +109,7 @@ def _write_changes(arguments: argparse.Namespace, case: Judged, judgement: Judge
 
 
 def _explain(arguments: argparse.Namespace) -> int:
-    with open_history(arguments) as history:
-        case = find_case(arguments, history)
-        judgement = judge_case(history, case.frozen, case.decisions, case.at_ms, _checkpoint(arguments, case.run))
-    judgement = case.shown(judgement)
+    case, judgement = _judge(arguments)
     known = [metric.name for metric in judgement.metrics]
     if arguments.metric not in (None, *known):
         hint = suggest(arguments.metric, known) or f"it has: {', '.join(known)}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import time
 from pathlib import Path
 from typing import Final
@@ -25,6 +24,7 @@ from servescope.judge.report.text import moment
 from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.command_line import cannot_listen, read_listen
+from servescope.settings.signals import stop_at_signals
 from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback
 from servescope.store.history import History
@@ -154,11 +154,7 @@ def _read_api(arguments: argparse.Namespace) -> ApiSettings:
 
 
 async def _serve_until_signalled(watcher: Watcher, host: str, port: int, api: ApiSettings) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    await serve(watcher, host, port, api, stop)
+    await serve(watcher, host, port, api, stop_at_signals())
 
 
 async def serve(watcher: Watcher, host: str, port: int, api: ApiSettings, stop: asyncio.Event) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from servescope.collector.command import allow_connections, warn_of_openness
 from servescope.errors import ServescopeError, require_extra
 from servescope.settings.command_line import cannot_listen, configure_listen, read_listen
+from servescope.settings.signals import stop_at_signals
 
 if TYPE_CHECKING:
     from aiohttp.web import Application
@@ -66,14 +67,12 @@ async def _serve(configuration: ProbeConfiguration, arguments: argparse.Namespac
     from servescope.web.connections import open_session
     from servescope.web.listening import Listener
 
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
     resolver = AllowedResolver(configuration.networks, configuration.claims)
     async with open_session(resolver) as session:
         prober = Prober(configuration, HttpFetch(session, redirects=0), resolver, ProbeTelemetry())
         application = make_translate_application(prober)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: _reload(prober, application, arguments))
+        stop = stop_at_signals()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, lambda: _reload(prober, application, arguments))
         listener = Listener(application, certificates=configuration.api.certificates())
         try:
             await listener.start(*configuration.listen)

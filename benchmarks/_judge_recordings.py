@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -65,13 +66,20 @@ def record_missing() -> None:
         path = _path(kind, seed)
         if path.exists():
             continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        begun = path.with_suffix(".part")
-        for left in path.parent.glob(f"{begun.name}*"):
-            left.unlink()
-        recorded = record(_scenario(kind, seed), begun, hours=_HOURS, seed=seed, scrape_seconds=_SCRAPE_SECONDS)
-        begun.replace(path)
+        with making(path) as begun:
+            recorded = record(_scenario(kind, seed), begun, hours=_HOURS, seed=seed, scrape_seconds=_SCRAPE_SECONDS)
         print(f"recorded {path.name}: {recorded.requests} requests", flush=True)
+
+
+@contextmanager
+def making(path: Path) -> Iterator[Path]:
+    """Where a file is made that gets its name once it is whole; what an interrupted run left there is removed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begun = path.with_suffix(".part")
+    for left in path.parent.glob(f"{begun.name}*"):
+        left.unlink()
+    yield begun
+    begun.replace(path)
 
 
 def recorded() -> list[tuple[Kind, int]]:

@@ -21,6 +21,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks._judge_counting import SCRAPE_INTERVAL_MS
+from benchmarks._judge_recordings import making
 from benchmarks._judge_requests import BLOCKS_PER_DAY, EPOCH_MS
 from benchmarks._judge_traffic import draw_day
 from benchmarks._judge_trials import CACHE, one_stage
@@ -162,11 +163,7 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
     path = CACHE / f"speed-{blocks}.db"
     if path.exists():
         return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    begun = path.with_suffix(".part")
-    for left in path.parent.glob(f"{begun.name}*"):
-        left.unlink()
-    with Store.begin(begun) as store:
+    with making(path) as begun, Store.begin(begun) as store:
         store.record_settings(EPOCH_MS, RecordedSettings(BLOCK_MS, BLOCK_MS, SCRAPE_INTERVAL_MS, "closed"))
         with store.transaction():
             for target in fleet:
@@ -178,7 +175,6 @@ def _filled(fleet: Sequence[TargetIncrements], days: int) -> Path:
             # The newest block of each target is not packed when it is judged.
             while number < blocks - _EXTRA_BLOCKS - 1 and store.pack_due():
                 pass
-    begun.replace(path)
     return path
 
 

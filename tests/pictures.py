@@ -252,6 +252,13 @@ def settle(page: Page) -> None:
     page.wait_for_timeout(700)
 
 
+def check_width(page: Page, size: tuple[int, int]) -> None:
+    """Show the page in a window of this size: nothing sticks out sideways."""
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    settle(page)
+    assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+
+
 def fit_height(page: Page, size: tuple[int, int]) -> None:
     """Make the window as high as the page, so that a picture shows all of it."""
     # A picture of a long page shows its beginning.

@@ -57,11 +57,9 @@ def test_page_is_whole(address: str, page: Page, name: str) -> None:
     elsewhere = list_other_hosts(page, address)
     page.on("pageerror", lambda error: errors.append(str(error)))
     pictures.load(page, address, name)
-    for (width, height), theme in ((pictures.WIDE, "light"), (pictures.NARROW, "dark")):
+    for size, theme in ((pictures.WIDE, "light"), (pictures.NARROW, "dark")):
         page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
-        page.set_viewport_size({"width": width, "height": height})
-        pictures.settle(page)
-        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= width
+        pictures.check_width(page, size)
         blank = page.evaluate(
             "[...document.querySelectorAll('[data-testid=stVegaLiteChart]')]"
             ".filter(chart => !chart.querySelector('canvas, svg')).length"

@@ -156,10 +156,8 @@ def test_page_is_whole_in_a_browser(client: ControlClient, store: Path, chromium
         elsewhere = list_other_hosts(page, address)
         page.goto(f"{address}/faults", wait_until="commit")
         page.locator(".scope.fault").first.wait_for()
-        for width, height in (pictures.WIDE, pictures.NARROW):
-            page.set_viewport_size({"width": width, "height": height})
-            pictures.settle(page)
-            assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= width
+        for size in (pictures.WIDE, pictures.NARROW):
+            pictures.check_width(page, size)
         assert cut_texts(page) == []
         assert elsewhere == []
         for theme in ("light", "dark"):

@@ -92,9 +92,7 @@ def test_a_whole_cutover(files: CutoverStore, browser: Browser) -> None:
 def is_whole(page: Page, *sizes: tuple[int, int]) -> None:
     """Nothing sticks out at any of these sizes; at the last one no text is cut, and all have contrast."""
     for size in sizes:
-        page.set_viewport_size({"width": size[0], "height": size[1]})
-        pictures.settle(page)
-        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= size[0], size
+        pictures.check_width(page, size)
     assert cut_texts(page) == []
     assert faint_texts(page) == []
 

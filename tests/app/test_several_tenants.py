@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -40,17 +39,7 @@ def _answer(request: Handler) -> None:
         ]
     elif "servescope_figure" in query:
         values = [(labels, NOW if labels["servescope_figure"] == "time" else 3.0) for labels in _FIGURES]
-    if request.path.endswith("/series"):
-        data: object = [{"__name__": "servescope_target_up", **labels} for labels, _ in _SCRAPED]
-    elif request.path.endswith("/query"):
-        data = {"resultType": "vector", "result": [_point(labels, value) for labels, value in values]}
-    else:
-        data = {"resultType": "matrix", "result": []}
-    request.reply(200, json.dumps({"status": "success", "data": data}))
-
-
-def _point(labels: dict[str, str], value: float) -> dict[str, object]:
-    return {"metric": labels, "value": [NOW, str(value)]}
+    request.found([{"__name__": "servescope_target_up", **labels} for labels, _ in _SCRAPED], values, NOW)
 
 
 def test_replicas_of_two_tenants_are_two() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -36,16 +35,8 @@ def _answer(request: Handler) -> None:
                 ({"servescope_figure": "request_rate", **labels}, 3.0),
                 ({"servescope_figure": "time", **labels}, NOW),
             ]
-    if request.path.endswith("/series"):
-        data: object = [
-            {"__name__": "deployment:requests:rate5m", **dict(deployment.labels())} for deployment in _COVERED
-        ]
-    elif request.path.endswith("/query"):
-        points = [{"metric": labels, "value": [NOW, str(value)]} for labels, value in found]
-        data = {"resultType": "vector", "result": points}
-    else:
-        data = {"resultType": "matrix", "result": []}
-    request.reply(200, json.dumps({"status": "success", "data": data}))
+    series = [{"__name__": "deployment:requests:rate5m", **dict(deployment.labels())} for deployment in _COVERED]
+    request.found(series, found, NOW)
 
 
 def test_what_is_missing_of_windows_is_read() -> None:

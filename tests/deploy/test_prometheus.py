@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from tests.support.past_one_machine import (
     address_of,
     agent_of,
     agent_text,
+    find_named,
     kill,
     past_one_machine,
 )
@@ -253,7 +253,7 @@ def test_killed_part_costs_no_figure_and_no_alert(
         "translator": f"{address_of(killed)} (servescope-translate)",
     }
     assert messages == ([dead[part]] if part in dead else [])
-    assert _wrong(figures, truth, _marked(ages, healthy, targets)) == []
+    assert _wrong(figures, truth, find_named(ages, healthy, targets, _FRESH_SECONDS)) == []
     missed = {
         agent_of(dict(each.labels)["instance"]) for each in scraped if _longest_gap_ms(each) > _FRESH_SECONDS * 1000
     }
@@ -314,17 +314,6 @@ def _recorded(running: PastOneMachine, at_ms: int) -> dict[Any, float]:
 
 def _read(running: PastOneMachine, selector: str, start_ms: int, end_ms: int) -> list[Range]:
     return running.prometheus.read_samples(selector, end_ms=end_ms, range_ms=end_ms - start_ms)
-
-
-def _marked(ages: Sequence[Range], healthy: Sequence[Range], targets: int) -> list[int]:
-    """When fewer targets than there are were up, or had a recent scrape, as it was recorded then."""
-    fresh: Counter[int] = Counter()
-    up: Counter[int] = Counter()
-    for each in ages:
-        fresh.update({at: int(age <= _FRESH_SECONDS) for at, age in zip(each.times, each.values, strict=True)})
-    for each in healthy:
-        up.update({at: int(value) for at, value in zip(each.times, each.values, strict=True)})
-    return sorted(at for at in fresh.keys() | up.keys() if min(fresh[at], up[at]) < targets)
 
 
 def _wrong(figures: Sequence[Range], truth: Mapping[Any, float], marked: Sequence[int]) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.plan import DeploymentPlan
@@ -17,6 +19,16 @@ def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
 def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
     """How many replicas are in each status that any is in."""
     return {status: count for status, count in deployment.count_replicas().items() if count}
+
+
+def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
+    """What the pages of a deployment show of the processes and series with these labels, summed."""
+    sums: Counter[str] = Counter()
+    for target in deployment.targets():
+        for sample in target.instruments.samples():
+            if labels.items() <= dict(sample.labels).items():
+                sums[sample.name] += sample.value  # type: ignore[assignment] # a counter of floats
+    return dict(sums)
 
 
 def forget(outcome: str) -> None:

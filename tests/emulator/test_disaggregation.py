@@ -33,7 +33,7 @@ from servescope.errors import UsageError
 from servescope.exposition.rendering import render
 from servescope.migration.scaling import ConcurrencyScaling, TokenScaling
 from servescope.store.embedded import Store
-from tests.emulator.conftest import deploy, forget
+from tests.emulator.conftest import deploy, forget, shown
 from tests.support.drawing import examples
 
 FIXED = TokenScaling(min_replica=2, initial_replicas=2, max_replica=2)
@@ -49,16 +49,6 @@ def request(number: int, *, input_tokens: int = 2000, output_tokens: int = 100) 
     """One that shares nothing with any other."""
     blocks = tuple(number * 1000 + index for index in range((input_tokens + output_tokens) // 32))
     return WorkloadRequest(number, input_tokens, output_tokens, blocks)
-
-
-def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
-    """What the pages of a deployment show of the processes and series with these labels, summed."""
-    sums: Counter[str] = Counter()
-    for target in deployment.targets():
-        for sample in target.instruments.samples():
-            if labels.items() <= dict(sample.labels).items():
-                sums[sample.name] += sample.value  # type: ignore[assignment] # a counter of floats
-    return dict(sums)
 
 
 def test_unit_is_read_as_documented() -> None:

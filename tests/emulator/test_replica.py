@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -18,7 +17,7 @@ from servescope.emulator.effects import DeploymentEffects, EngineEffects
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.migration.scaling import TokenScaling
-from tests.emulator.conftest import deploy, forget, statuses
+from tests.emulator.conftest import deploy, forget, shown, statuses
 
 FIXED = replace(V2, scaling=TokenScaling(min_replica=3, initial_replicas=3, max_replica=3))
 
@@ -27,16 +26,6 @@ def request(number: int, *, stream: int | None = None) -> WorkloadRequest:
     """One of 2000 tokens in and 200 out; those of one stream share their prompt."""
     first = (number if stream is None else stream) * 1000
     return WorkloadRequest(number, 2000, 200, tuple(first + index for index in range(2200 // 32)))
-
-
-def shown(deployment: EmulatedDeployment, replica: str) -> dict[str, float]:
-    """What one replica's page shows, labels summed away."""
-    sums: Counter[str] = Counter()
-    for target in deployment.targets():
-        if target.identity.replica == replica:
-            for sample in target.instruments.samples():
-                sums[sample.name] += sample.value  # type: ignore[assignment] # a counter of floats
-    return dict(sums)
 
 
 def status(deployment: EmulatedDeployment) -> str:
@@ -80,7 +69,7 @@ def test_restart_loses_everything_and_serves_at_once() -> None:
     deployment.restart("engine-1")
     assert outcomes == ["error"] * had
     assert statuses(deployment) == {"active": 3}
-    assert shown(deployment, "engine-1")["requests_started_total"] == 0
+    assert shown(deployment, replica="engine-1")["requests_started_total"] == 0
     assert not deployment.replicas["engine-1"].engine.cache.cached_blocks()
     assert not deployment.router.index.cached_blocks("engine-1")  # type: ignore[attr-defined] # v2's router has one
     for number in range(100, 110):
@@ -89,7 +78,7 @@ def test_restart_loses_everything_and_serves_at_once() -> None:
     assert deployment.replicas["engine-1"].engine.in_flight > 0
     clock.run_until(60.0)
     assert len(outcomes) == 22
-    gaps = shown(deployment, "router-0")["router_index_event_gaps_total"]
+    gaps = shown(deployment, replica="router-0")["router_index_event_gaps_total"]
     assert gaps == 0
     cached = deployment.router.index.cached_blocks("engine-1")  # type: ignore[attr-defined] # v2's router has one
     assert cached == deployment.replicas["engine-1"].engine.cache.cached_blocks()
@@ -140,7 +129,7 @@ def test_without_a_worker_requests_wait_and_then_are_rejected() -> None:
     kept = deployment.router.queued_requests
     assert 0 < kept < 300
     assert outcomes == ["rejected"] * (300 - kept)
-    router = shown(deployment, "router-0")
+    router = shown(deployment, replica="router-0")
     assert router["router_fallbacks_total"] == router["router_unreported_decisions_total"] == 300 - kept
     hang_ups[0]()
     assert outcomes[-1] == "client_abort"

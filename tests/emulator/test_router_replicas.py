@@ -16,7 +16,7 @@ from servescope.emulator.router.replicas import RouterReplicas
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.router import RouterInstruments
-from tests.support.routers import AT_ONCE, BLOCK, identity, prompt, stored
+from tests.support.routers import AT_ONCE, BLOCK, identity, place, prompt, stored
 
 
 def replicas(
@@ -34,15 +34,6 @@ def replicas(
     for worker in workers:
         router.add_worker(worker)
     return router
-
-
-def place(router: RouterReplicas, request: WorkloadRequest) -> Placement:
-    """Where the request goes."""
-    placed: list[Placement | None] = []
-    router.submit(request, placed.append)
-    (placement,) = placed
-    assert placement is not None
-    return placement
 
 
 def value(instruments: RouterInstruments, name: str) -> float:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 Answer = Callable[["Handler"], None]
+Labels = Mapping[str, str]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -46,6 +47,16 @@ class Handler(BaseHTTPRequestHandler):
         """Answer with an instant vector."""
         result = [{"metric": {"__name__": "x", "n": str(n)}, "value": [1.5, value]} for n, value in enumerate(values)]
         self.reply(200, json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}))
+
+    def found(self, series: Sequence[Labels], points: Iterable[tuple[Labels, float]], at: float) -> None:
+        """Answer with these series, with these points at an instant, or with no track, as is asked."""
+        data: object = {"resultType": "matrix", "result": []}
+        if self.path.endswith("/series"):
+            data = series
+        elif self.path.endswith("/query"):
+            result = [{"metric": labels, "value": [at, str(value)]} for labels, value in points]
+            data = {"resultType": "vector", "result": result}
+        self.reply(200, json.dumps({"status": "success", "data": data}))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
         pass

@@ -7,6 +7,7 @@ import json
 import random
 import socket
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from tests.proofs.live.compression import compress_rules, compress_waited, divid
 from tests.proofs.live.receivers import Receivers, listening
 from tests.proofs.live.stack import Program, make_alertmanager
 from tests.support.documents import read_yaml
-from tests.support.prometheus import Prometheus
+from tests.support.prometheus import Prometheus, Range
 from tests.support.waiting import deadline_seconds
 
 ROOT: Final = Path(__file__).parent.parent.parent
@@ -269,3 +270,14 @@ def free_address() -> str:
 def address_of(program: Program) -> str:
     """Where it listens, as `HOST:PORT`."""
     return program.ready_url.split("/")[2]
+
+
+def find_named(ages: Sequence[Range], healthy: Sequence[Range], targets: int, recent_seconds: float) -> list[int]:
+    """When fewer targets than there are were up, or had a recent scrape, as it was recorded then."""
+    fresh: Counter[int] = Counter()
+    up: Counter[int] = Counter()
+    for each in ages:
+        fresh.update({at: int(age <= recent_seconds) for at, age in zip(each.times, each.values, strict=True)})
+    for each in healthy:
+        up.update({at: int(value) for at, value in zip(each.times, each.values, strict=True)})
+    return sorted(at for at in fresh.keys() | up.keys() if min(fresh[at], up[at]) < targets)

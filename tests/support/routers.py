@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def least_load_router(*workers: str) -> LeastLoadRouter:
     return router
 
 
-def place(router: Router, request: WorkloadRequest, workers: list[str]) -> Placement:
+def place(router: Router, request: WorkloadRequest, workers: Collection[str] = _ALL) -> Placement:
     """Where a request goes when all workers but these take none."""
     others = set(_ALL) - set(workers)
     for worker in others:

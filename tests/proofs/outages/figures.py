@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +10,7 @@ from typing import Final
 from servescope.contract.own_metrics import COVERAGE_SERIES, COVERED_RATIO
 from servescope.contract.samples import Labels
 from tests.proofs.outages.systems import Running, Scale
+from tests.support.past_one_machine import find_named
 from tests.support.prometheus import Range
 
 RATIO: Final = 0.01
@@ -60,7 +60,7 @@ def compare(
         return running.reader.read_samples(selector, end_ms=ended_ms, range_ms=ended_ms - began_ms)
 
     ages, healthy = (read(f'{name}{{deployment_id="{deployment}"}}') for name in _HEALTH)
-    named = _find_named(ages, healthy, scale)
+    named = find_named(ages, healthy, scale.replicas, _RECENT_INTERVALS * scale.interval_seconds)
     marked = [
         at
         for each in read(f'{COVERAGE_SERIES}{{deployment_id="{deployment}"}}')
@@ -97,18 +97,6 @@ def compare(
 
 def _figures(deployment: str) -> str:
     return f'{{__name__=~"deployment:.+",deployment_id="{deployment}"}}'
-
-
-def _find_named(ages: Sequence[Range], healthy: Sequence[Range], scale: Scale) -> list[int]:
-    """When fewer targets than there are were up, or had a recent scrape, as it was recorded then."""
-    fresh: Counter[int] = Counter()
-    up: Counter[int] = Counter()
-    for each in ages:
-        recent = _RECENT_INTERVALS * scale.interval_seconds
-        fresh.update({at: int(age <= recent) for at, age in zip(each.times, each.values, strict=True)})
-    for each in healthy:
-        up.update({at: int(value) for at, value in zip(each.times, each.values, strict=True)})
-    return sorted(at for at in fresh.keys() | up.keys() if min(fresh[at], up[at]) < scale.replicas)
 
 
 def _name(labels: Labels) -> str:

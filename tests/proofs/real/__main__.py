@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.proofs.real import claims
@@ -23,7 +20,7 @@ from tests.proofs.real.client import Counts, merge, send_all
 from tests.proofs.real.collector import SCRAPE_SECONDS, WINDOW, Collector, run_collector
 from tests.proofs.real.coverage import claim_coverage, claim_inspection
 from tests.proofs.real.engines import PLUGIN, RUNNERS, Engine, capture
-from tests.proofs.real.report import MARKERS, Section, print_claims, render
+from tests.proofs.real.report import MARKERS, Section, conclude, describe_run, print_claims
 from tests.proofs.real.textless import claim_textless
 from tests.proofs.real.traffic import make_burst, make_traffic
 from tests.support.proofs import make_parser, names_of, parse, run_in_folder
@@ -167,7 +164,7 @@ async def _send_lightly(engines: Sequence[Engine], seed: int) -> None:
 def _facts(engines: Sequence[Engine], sent: Ledgers, seconds: float) -> dict[str, str]:
     targets = sum(len(engine.targets) + (engine.inside is not None) for engine in engines)
     return {
-        "Run": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}",
+        "Run": describe_run(seconds),
         "Engines": ", ".join(f"{engine.name} {engine.version}" for engine in engines),
         "Collected": f"{targets} targets every {SCRAPE_SECONDS} s by `servescope collect`",
         **{
@@ -184,14 +181,7 @@ def _tell_outcomes(counts: Counts) -> str:
 def _conclude(arguments: argparse.Namespace, sections: Sequence[Section], facts: dict[str, str]) -> int:
     for section in sections:
         print_claims(section)
-    made = [claim for section in sections for claim in section.claims]
-    failed = [claim for claim in made if not claim.holds]
-    if arguments.report is not None:
-        MARKERS.write(
-            arguments.report, render({**facts, "Claims": f"{len(made) - len(failed)} of {len(made)} hold"}, sections)
-        )
-    print(f"\n{len(made) - len(failed)} of {len(made)} claims hold")
-    return 1 if failed else 0
+    return conclude(arguments.report, facts, sections)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from tests.proofs.real.claims import Claim
 from tests.proofs.real.collector import Collector
 from tests.proofs.real.environments import VLLM, Recipe, ensure_environment, ensure_model, install_packages
 from tests.proofs.real.processes import ProcessError, pick_ports, read, running, wait_until
-from tests.proofs.real.report import MARKERS, Section, print_claims, render
+from tests.proofs.real.report import MARKERS, Section, conclude, describe_run, print_claims
 from tests.support.proofs import make_parser, parse, run_in_folder
 
 AIPERF_VERSION = "0.13.0"
@@ -318,17 +316,8 @@ def _near(value: float, off: float) -> tuple[float, float]:
 def _conclude(arguments: argparse.Namespace, sections: Sequence[Section], seconds: float) -> int:
     for section in sections:
         print_claims(section)
-    made = [claim for section in sections for claim in section.claims]
-    failed = [claim for claim in made if not claim.holds]
-    facts = {
-        "Run": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}",
-        "Load": f"aiperf {AIPERF_VERSION}, {arguments.requests} requests a run, {arguments.concurrency} at once",
-        "Claims": f"{len(made) - len(failed)} of {len(made)} hold",
-    }
-    if arguments.report is not None:
-        MARKERS.write(arguments.report, render(facts, sections))
-    print(f"\n{len(made) - len(failed)} of {len(made)} claims hold")
-    return 1 if failed else 0
+    load = f"aiperf {AIPERF_VERSION}, {arguments.requests} requests a run, {arguments.concurrency} at once"
+    return conclude(arguments.report, {"Run": describe_run(seconds), "Load": load}, sections)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 from tests.proofs.real.claims import Claim
 from tests.support.markers import Markers
@@ -35,6 +39,22 @@ def print_claims(section: Section) -> None:
         mark = "ok  " if claim.holds else "FAIL"
         why = f"  ({claim.why})" if claim.why else ""
         print(f"  {mark} {claim.engine:8} {claim.what:55} {_number(claim.read):>14}  {_range(claim)}{why}", flush=True)
+
+
+def describe_run(seconds: float) -> str:
+    """When, how long and on what a run was made that ends now."""
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}"
+
+
+def conclude(page: Path | None, facts: Mapping[str, str], sections: Sequence[Section]) -> int:
+    """Write the results into a page where one is given, and print how many claims hold; 1 where some do not."""
+    made = [claim for section in sections for claim in section.claims]
+    failed = [claim for claim in made if not claim.holds]
+    holding = f"{len(made) - len(failed)} of {len(made)}"
+    if page is not None:
+        MARKERS.write(page, render({**facts, "Claims": f"{holding} hold"}, sections))
+    print(f"\n{holding} claims hold")
+    return 1 if failed else 0
 
 
 def _row(claim: Claim) -> str:

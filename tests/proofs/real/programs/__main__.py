@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.proofs.real.claims import STORED, Claim, Ledger, claim_order
@@ -27,7 +24,7 @@ from tests.proofs.real.environments import EnvironmentsError
 from tests.proofs.real.programs import litellm, llamacpp, ray_serve, sglang_router, vllm_router
 from tests.proofs.real.programs.pages import write_page
 from tests.proofs.real.programs.program import Program, Running, UnavailableError
-from tests.proofs.real.report import MARKERS, Section, print_claims, render
+from tests.proofs.real.report import MARKERS, Section, conclude, describe_run, print_claims
 from tests.proofs.real.traffic import Job, make_burst, make_streams, make_traffic
 from tests.support.proofs import make_parser, names_of, parse, run_in_folder
 
@@ -188,16 +185,9 @@ def _claim_totals(program: Program, engine: Engine, sent: Counts, collector: Col
 
 
 def _conclude(arguments: argparse.Namespace, facts: dict[str, str], sections: Sequence[Section], seconds: float) -> int:
-    made = [claim for section in sections for claim in section.claims]
-    failed = [claim for claim in made if not claim.holds]
-    run = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {seconds:.0f} s, {os.cpu_count()} cores, {platform.machine()}"
-    holding = f"{len(made) - len(failed)} of {len(made)}"
-    if arguments.report is not None:
-        described = {"Run": run, "Collected": f"every {SCRAPE_SECONDS} s by `servescope collect`", **facts}
-        MARKERS.write(arguments.report, render({**described, "Claims": f"{holding} hold"}, sections))
     print("\n" + "\n".join(f"{name}: {seen}" for name, seen in facts.items()))
-    print(f"{holding} claims hold")
-    return 1 if failed else 0
+    run = {"Run": describe_run(seconds), "Collected": f"every {SCRAPE_SECONDS} s by `servescope collect`"}
+    return conclude(arguments.report, {**run, **facts}, sections)
 
 
 if __name__ == "__main__":

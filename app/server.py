@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 from starlette.types import ASGIApp
 from streamlit.starlette import App
 
 from servescope.console import HOSTS_VARIABLE, SIGN_IN_VARIABLE
+from servescope.generating.packages import register
 from servescope.settings.sign_in import SignIn
 
 HERE = Path(__file__).resolve().parent
 
 
-def register_package() -> None:
-    """Let server and pages import `app`, whatever this directory is called: in a wheel it is `servescope/_app`."""
-    if "app" in sys.modules:
-        return
-    spec = importlib.util.spec_from_file_location("app", HERE / "__init__.py", submodule_search_locations=[str(HERE)])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no package in {HERE}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["app"] = module
-    spec.loader.exec_module(module)
-
-
 def guard(app: ASGIApp) -> ASGIApp:
     """The app behind the door, as the environment variables configure it."""
-    register_package()
+    # In a wheel this directory is `servescope/_app`.
+    register("app", HERE)
     # Only now, when `app` can be imported.
     from app.door import HeaderGuard, HostCheck, OriginCheck, PeerCheck, SignInCheck
     from app.messages import MessageCheck

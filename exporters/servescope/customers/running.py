@@ -30,7 +30,6 @@ from servescope.exposition.negotiation import OPENMETRICS, TEXT, wants_openmetri
 from servescope.settings.clock import program_clock
 from servescope.settings.command_line import cannot_listen, read_listen
 from servescope.settings.signals import stop_at_signals
-from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback
 from servescope.store.history import History
 from servescope.store.opening import open_history
@@ -38,7 +37,7 @@ from servescope.web.bounds import Bounds
 from servescope.web.certificates import Certificates
 from servescope.web.gate import GATE, Gate
 from servescope.web.listening import Listener
-from servescope.web.settings import ApiSettings, read_api
+from servescope.web.settings import ApiSettings, read_api_options
 
 _logger = logging.getLogger(__name__)
 
@@ -59,7 +58,7 @@ def serve_customers(arguments: argparse.Namespace, cursors_path: Path) -> int:
     addresses = _Addresses(
         read_listen(arguments),
         read_listen(arguments, option="--pull-listen"),
-        _read_certificates(arguments).certificates(),
+        read_api_options(arguments, "pull").certificates(),
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # What is wrong with it is reported before anything is opened.
@@ -90,16 +89,6 @@ def _read_removed(cursors_path: Path) -> Mapping[str, int]:
         return {}
     with CursorFile(cursors_path) as cursors:
         return cursors.removed()
-
-
-def _read_certificates(arguments: argparse.Namespace) -> ApiSettings:
-    given = {
-        "tls_cert_file": arguments.pull_cert_file,
-        "tls_key_file": arguments.pull_key_file,
-        "tls_client_ca_file": arguments.pull_client_ca_file,
-    }
-    values = {key: value for key, value in given.items() if value is not None}
-    return read_api(Table(values, "the options --pull-…", "pull"), Path())
 
 
 async def _serve_until_signalled(

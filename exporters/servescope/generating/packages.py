@@ -20,13 +20,12 @@ def load(name: str) -> ModuleType:
     """
     require_extra("generate", "grafanalib", "yaml")
     for each in _PACKAGES:
-        _register(each)
+        register(each, _find(each))
     return importlib.import_module(f"{name}.__main__")
 
 
-def _register(name: str) -> None:
-    """Have `import <name>` find our package, whatever else has that name."""
-    folder = _find(name)
+def register(name: str, folder: Path) -> None:
+    """Have `import <name>` find our package in a folder, whatever else has that name, and whatever the folder's is."""
     known = sys.modules.get(name)
     if known is not None and known.__spec__ is not None and known.__spec__.origin == str(folder / "__init__.py"):
         return

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import logging
 import time
-from pathlib import Path
 from typing import Final
 
 from servescope.cutover.judgement import Judgement
@@ -25,12 +24,11 @@ from servescope.judge.telemetry import JudgeTelemetry
 from servescope.settings.clock import ProgramClock, program_clock
 from servescope.settings.command_line import cannot_listen, read_listen
 from servescope.settings.signals import stop_at_signals
-from servescope.settings.tables import Table
 from servescope.settings.values import is_loopback
 from servescope.store.history import History
 from servescope.store.opening import open_history
 from servescope.web.listening import Listener
-from servescope.web.settings import ApiSettings, read_api
+from servescope.web.settings import ApiSettings, read_api_options
 
 _PERIOD_SECONDS: Final = 15.0
 """How often it is judged, in seconds of the program's clock: as often as is usually scraped."""
@@ -45,7 +43,7 @@ def watch(arguments: argparse.Namespace) -> int:
     if arguments.at is not None:
         raise UsageError("--at does not go with `watch`, which judges the present")
     host, port = read_listen(arguments)
-    api = _read_api(arguments)
+    api = read_api_options(arguments, "gate")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     journal, run = open_run(arguments, read_plan(arguments.plan))
     with open_history(arguments) as history, journal:
@@ -138,19 +136,6 @@ def describe_resumption(run: CutoverRun, judgement: Judgement) -> str:
 
 
 # --- Serving ----------------------------------------------------------------------------------------------------------
-
-
-def _read_api(arguments: argparse.Namespace) -> ApiSettings:
-    """Who may ask, from the options `--gate-…`; raises ConfigurationError."""
-    given = {
-        "bearer_token_file": arguments.gate_token_file,
-        "bearer_token_env": arguments.gate_token_env,
-        "tls_cert_file": arguments.gate_cert_file,
-        "tls_key_file": arguments.gate_key_file,
-        "tls_client_ca_file": arguments.gate_client_ca_file,
-    }
-    values = {key: value for key, value in given.items() if value is not None}
-    return read_api(Table(values, "the options --gate-…", "gate"), Path())
 
 
 async def _serve_until_signalled(watcher: Watcher, host: str, port: int, api: ApiSettings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def read_api(table: Table, directory: Path) -> ApiSettings:
     except ServescopeError as error:
         raise ConfigurationError(f"{table.origin}: {table.path}: {error}") from error
     return settings
+
+
+def read_api_options(arguments: argparse.Namespace, name: str) -> ApiSettings:
+    """The settings from the options `--NAME-…` of a command, of those that it has; raises ConfigurationError."""
+    options = zip(("token_file", "token_env", "cert_file", "key_file", "client_ca_file"), API_SETTINGS, strict=True)
+    given = {setting.key: getattr(arguments, f"{name}_{option}", None) for option, setting in options}
+    values = {key: value for key, value in given.items() if value is not None}
+    return read_api(Table(values, f"the options --{name}-…", name), Path())
 
 
 def _check_together(settings: ApiSettings) -> None:

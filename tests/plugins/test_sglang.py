@@ -20,11 +20,11 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.contract.metrics import METRICS
-from servescope.contract.samples import make_labels
 from servescope.exposition.serving import serve
 from servescope.instruments.processes import ProcessGroup
 from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
+from tests.plugins.conftest import read_sample
 from tests.support import fake_sglang
 from tests.support.fake_sglang import (
     COLLECTORS,
@@ -83,13 +83,7 @@ class Loaded:
             return str(response.read().decode())
 
     def read(self, name: str, **labels: str) -> float | None:
-        """The value of the one sample with that name and these labels; None when there is none."""
-        wanted = set(make_labels(labels))
-        found = [
-            each for each in parse_exposition(self.page()).samples if each.name == name and wanted <= set(each.labels)
-        ]
-        assert len(found) <= 1, found
-        return found[0].value if found else None
+        return read_sample(self.page(), name, **labels)
 
     def shows(self, **expected: Any) -> None:
         """Each name has one sample of this value on the page, or none where None is expected."""

@@ -18,11 +18,11 @@ from urllib.request import urlopen
 import pytest
 
 from servescope.contract.metrics import METRICS, OUTCOMES
-from servescope.contract.samples import make_labels
 from servescope.exposition.serving import serve
 from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
+from tests.plugins.conftest import read_sample
 from tests.proofs.real.processes import pick_ports
 from tests.support import fake_vllm
 from tests.support.fake_vllm import Finished, FinishReason, Iteration, Prompts, Scheduler, Speculation, configuration
@@ -67,13 +67,7 @@ def page(module: Any) -> str:
 
 
 def read(module: Any, name: str, **labels: str) -> float | None:
-    """The value of the one sample on the page with that name and these labels; None when there is none."""
-    wanted = set(make_labels(labels))
-    found = [
-        each for each in parse_exposition(page(module)).samples if each.name == name and wanted <= set(each.labels)
-    ]
-    assert len(found) <= 1, found
-    return found[0].value if found else None
+    return read_sample(page(module), name, **labels)
 
 
 def assert_values(module: Any, **expected: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
@@ -21,12 +22,12 @@ async def serving(routes: Mapping[str, Handler]) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def running(application: web.Application) -> AsyncIterator[str]:
-    """The base URL of an application on a free port."""
+async def running(application: web.Application, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
+    """The base URL of an application on a free port, with TLS where a context is given."""
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+        yield f"{'https' if context else 'http'}://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()

@@ -23,6 +23,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
     add_MetricsServiceServicer_to_server,
 )
 
+from tests.support.loopback import running
 from tests.support.otlp_rules import Ledger
 
 PROTOBUF = "application/x-protobuf"
@@ -70,15 +71,9 @@ async def http_backend(context: ssl.SSLContext | None = None) -> AsyncIterator[H
     backend = HttpBackend()
     application = web.Application(client_max_size=1 << 28)
     application.router.add_post("/v1/metrics", backend.take)
-    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-        scheme, port = "https" if context else "http", runner.addresses[0][1]
-        backend.url = f"{scheme}://127.0.0.1:{port}/v1/metrics"
+    async with running(application, context) as url:
+        backend.url = f"{url}/v1/metrics"
         yield backend
-    finally:
-        await runner.cleanup()
 
 
 def refusing(status: int, message: str = "", **headers: str) -> HttpFault:

@@ -138,16 +138,7 @@ def add_dead_alertmanager(stack: LiveStack) -> Undo:
 
 def pause_prometheus(stack: LiveStack) -> Undo:
     """Stop Prometheus again and again, each time for that of several evaluations."""
-    ended = threading.Event()
-
-    def stop_and_go() -> None:
-        while not ended.is_set():
-            stack.server.signal(signal.SIGSTOP)
-            ended.wait(stack.seconds("3m"))
-            stack.server.signal(signal.SIGCONT)
-            ended.wait(stack.seconds("3m"))
-
-    return _until_undone(stop_and_go, ended)
+    return _stop_and_go(stack.server, stack.seconds("3m"))
 
 
 def empty_lists(stack: LiveStack) -> Undo:
@@ -206,16 +197,7 @@ def delay_tokens(stack: LiveStack, frontend: str, duration: str = "") -> Undo:
 
 def starve_collector(stack: LiveStack) -> Undo:
     """Stop the collector half of the time, as on an overloaded machine."""
-    ended = threading.Event()
-
-    def stop_and_go() -> None:
-        while not ended.is_set():
-            stack.collector.signal(signal.SIGSTOP)
-            ended.wait(_STARVED_SECONDS)
-            stack.collector.signal(signal.SIGCONT)
-            ended.wait(_STARVED_SECONDS)
-
-    return _until_undone(stop_and_go, ended)
+    return _stop_and_go(stack.collector, _STARVED_SECONDS)
 
 
 def kill_collector(stack: LiveStack) -> Undo:
@@ -334,6 +316,20 @@ def kill_export(stack: LiveStack) -> Undo:
     """Kill the export to customers."""
     stack.export.signal(signal.SIGKILL)
     return stack.export.start_again
+
+
+def _stop_and_go(program: Program, seconds: float) -> Undo:
+    """Have a program stop for so long again and again, and run for as long in between."""
+    ended = threading.Event()
+
+    def stop_and_go() -> None:
+        while not ended.is_set():
+            program.signal(signal.SIGSTOP)
+            ended.wait(seconds)
+            program.signal(signal.SIGCONT)
+            ended.wait(seconds)
+
+    return _until_undone(stop_and_go, ended)
 
 
 def _until_undone(go_on: Callable[[], None], ended: threading.Event) -> Undo:

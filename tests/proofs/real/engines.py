@@ -25,6 +25,7 @@ MODEL_NAME = "tiny"
 PLUGIN = "vllm-plugin"
 START_SECONDS = 300.0
 BLOCK_SIZE = 16
+_EVENTS_CONNECT_SECONDS = 1.5  # the workers' event streams connect just after they register
 
 VLLM_MAX_QUEUED = 24
 """Requests vLLM takes at once; more are refused."""
@@ -125,38 +126,61 @@ def run_dynamo(
     environment = ensure_environment(folder, DYNAMO)
     model = ensure_model(folder, environment, vocabulary)
     ports = pick_ports(1 + workers)
-    base = f"http://127.0.0.1:{ports[0]}"
+    frontend = ["--router-temperature", "0.05", "--active-prefill-tokens-threshold", str(DYNAMO_PREFILL_LIMIT)]
+    worker = [
+        "--num-gpu-blocks-override", "512", "--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16",
+        "--max-num-batched-tokens", "2048", "--max-model-len", "4096", "--speedup-ratio", "5",
+    ]  # fmt: skip
+    with running_dynamo(environment, model, ports, logs, frontend=frontend, worker=worker) as (_, seconds):
+        base, captured_as = f"http://127.0.0.1:{ports[0]}", ("dynamo-frontend", "dynamo-mocker")
+        yield Engine("dynamo", DYNAMO_VERSION, base, _dynamo_targets(base, ports[1:]), seconds, captured_as)
+
+
+@contextmanager
+def running_dynamo(
+    environment: Path,
+    model: Path,
+    ports: Sequence[int],
+    logs: Path,
+    *,
+    frontend: Sequence[str],
+    worker: Sequence[str],
+    **variables: str,
+) -> Iterator[tuple[Started, float]]:
+    """Dynamo's frontend and KV router on the first port over a mock worker for each of the others, ready to serve.
+
+    `frontend` and `worker` are added to their command lines. Gives the frontend, and how long it took to be ready.
+    """
+    base, discovery = f"http://127.0.0.1:{ports[0]}", logs / f"dynamo-discovery-{ports[0]}"
+    discovery.mkdir(parents=True)
+    hosts = ("DYN_SYSTEM_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
+    settings = {
+        "HF_HUB_OFFLINE": "1", "DYN_FILE_KV": str(discovery), **dict.fromkeys(hosts, "127.0.0.1"), **variables,
+    }  # fmt: skip
     python = str(environment / "bin" / "python")
     planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
-    discovery = logs / f"dynamo-discovery-{ports[0]}"
-    discovery.mkdir()
-    hosts = ("DYN_SYSTEM_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
-    settings = {"HF_HUB_OFFLINE": "1", "DYN_FILE_KV": str(discovery), **dict.fromkeys(hosts, "127.0.0.1")}
-    frontend = [
+    router = [
         python, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(ports[0]),
-        "--router-mode", "kv", "--router-temperature", "0.05", "--router-queue-policy", "fcfs",
-        "--active-prefill-tokens-threshold", str(DYNAMO_PREFILL_LIMIT), *planes,
+        "--router-mode", "kv", "--router-queue-policy", "fcfs", *frontend, *planes,
     ]  # fmt: skip
-    worker = [
-        python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME,
-        "--num-gpu-blocks-override", "512", "--block-size", str(BLOCK_SIZE), "--max-num-seqs", "16",
-        "--max-num-batched-tokens", "2048", "--max-model-len", "4096", "--speedup-ratio", "5", *planes,
+    mocker = [
+        python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME, *worker, *planes,
     ]  # fmt: skip
     with ExitStack() as stack:
-        started = [stack.enter_context(running(f"dynamo-{ports[0]}", frontend, logs, environment=settings))]
+        started = [stack.enter_context(running(f"dynamo-{ports[0]}", router, logs, environment=settings))]
         for port in ports[1:]:
-            # A mocker with several workers shows one of them on its system port: hence one process per worker.
+            # A mocker with several workers shows one of them on its system port, and does not always describe their
+            # model alike, so that the router turns away those that differ from the first: hence a process each.
             mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
-            started.append(stack.enter_context(running(f"dynamo-worker-{port}", worker, logs, environment=mine)))
+            started.append(stack.enter_context(running(f"dynamo-worker-{port}", mocker, logs, environment=mine)))
         seconds = wait_until(
-            lambda: serves(base) and registered_workers(base) == workers,
+            lambda: serves(base) and registered_workers(base) == len(ports) - 1,
             "dynamo",
             seconds=START_SECONDS,
             processes=started,
         )
-        time.sleep(1.0)  # the workers' event streams connect just after they register
-        captured_as = ("dynamo-frontend", "dynamo-mocker")
-        yield Engine("dynamo", DYNAMO_VERSION, base, _dynamo_targets(base, ports[1:]), seconds, captured_as)
+        time.sleep(_EVENTS_CONNECT_SECONDS)
+        yield started[0], seconds
 
 
 def _dynamo_targets(base: str, workers: list[int]) -> tuple[Target, ...]:

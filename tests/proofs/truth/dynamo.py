@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import aiohttp
 
 from servescope.errors import ServescopeError
-from tests.proofs.real.engines import MODEL_NAME, START_SECONDS, registered_workers, serves
+from tests.proofs.real.engines import MODEL_NAME, running_dynamo
 from tests.proofs.real.environments import DYNAMO, ensure_environment, ensure_model
-from tests.proofs.real.processes import Started, pick_ports, read, running, wait_until
+from tests.proofs.real.processes import Started, pick_ports, read
 from tests.proofs.truth.figures import Figures
 from tests.proofs.truth.settings import (
     BLOCK_TOKENS,
@@ -28,7 +27,6 @@ from tests.proofs.truth.settings import (
 
 _REQUEST_SECONDS = 60.0
 _TURNED_AWAY = "Rejected incompatible workers"
-_EVENTS_CONNECT_SECONDS = 1.5  # the workers' event streams connect just after they register
 
 
 def run_real(setting: Setting, prompts: Sequence[Prompt], *, environments: Path, logs: Path) -> Figures:
@@ -45,46 +43,17 @@ def run_real(setting: Setting, prompts: Sequence[Prompt], *, environments: Path,
 def _running_dynamo(setting: Setting, environments: Path, logs: Path) -> Iterator[tuple[str, Started]]:
     environment = ensure_environment(environments, DYNAMO)
     model = ensure_model(environments, environment)
-    frontend_port, *worker_ports = pick_ports(1 + WORKERS)
-    base = f"http://127.0.0.1:{frontend_port}"
-    python = str(environment / "bin" / "python")
-    planes = ["--discovery-backend", "file", "--request-plane", "tcp", "--event-plane", "zmq"]
-    discovery = logs / f"discovery-{frontend_port}"
-    discovery.mkdir(parents=True)
-    hosts = ("DYN_SYSTEM_HOST", "DYN_EVENT_PLANE_HOST", "DYN_TCP_RPC_HOST", "DYN_TCP_RESPONSE_STREAM_HOST")
-    settings = {
-        "HF_HUB_OFFLINE": "1",
-        "DYN_FILE_KV": str(discovery),
-        "DYN_LOG": "warn",
-        **dict.fromkeys(hosts, "127.0.0.1"),
-    }
-    frontend = [
-        python, "-m", "dynamo.frontend", "--http-host", "127.0.0.1", "--http-port", str(frontend_port),
-        "--router-mode", "kv", "--router-queue-policy", "fcfs",
-        *_weigh(setting),
-        "--router-temperature", str(setting.temperature), *planes,
-    ]  # fmt: skip
+    ports = pick_ports(1 + WORKERS)
+    frontend = [*_weigh(setting), "--router-temperature", str(setting.temperature)]
     worker = [
-        python, "-m", "dynamo.mocker", "--model-path", str(model), "--model-name", MODEL_NAME,
         "--num-gpu-blocks-override", str(setting.cache_blocks),
         "--block-size", str(BLOCK_TOKENS), "--max-num-seqs", str(MAX_BATCH_SIZE),
-        "--max-num-batched-tokens", str(MAX_NUM_TOKENS), "--max-model-len", str(MAX_SEQ_LEN), *planes,
+        "--max-num-batched-tokens", str(MAX_NUM_TOKENS), "--max-model-len", str(MAX_SEQ_LEN),
     ]  # fmt: skip
-    with ExitStack() as stack:
-        started = [stack.enter_context(running(f"frontend-{frontend_port}", frontend, logs, environment=settings))]
-        # Workers of one process do not always describe their model alike, and the router turns away those that differ
-        # from the first: hence a process each.
-        for port in worker_ports:
-            mine = {**settings, "DYN_SYSTEM_PORT": str(port)}
-            started.append(stack.enter_context(running(f"worker-{port}", worker, logs, environment=mine)))
-        wait_until(
-            lambda: serves(base) and registered_workers(base) == WORKERS,
-            "dynamo",
-            seconds=START_SECONDS,
-            processes=started,
-        )
-        time.sleep(_EVENTS_CONNECT_SECONDS)
-        yield base, started[0]
+    with running_dynamo(
+        environment, model, ports, logs, frontend=frontend, worker=worker, DYN_LOG="warn"
+    ) as (router, _):  # fmt: skip
+        yield f"http://127.0.0.1:{ports[0]}", router
 
 
 def _weigh(setting: Setting) -> list[str]:

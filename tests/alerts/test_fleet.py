@@ -18,7 +18,7 @@ from servescope.alerting.blindness import FLEET_UNSEEN
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import WHO, Alert, labels_of
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import STALE, TARGET, firing, minutes, rendered, series
+from tests.support.alert_stories import DEPLOYMENT, STALE, TARGET, firing, minutes, rendered, series
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 pytestmark = pytest.mark.slow
@@ -207,12 +207,11 @@ def test_a_target_that_another_collector_has_is_seen(each_promtool: Path, tmp_pa
 
 
 def _covered(at: str, value: float) -> dict[str, Any]:
-    deployment = {name: text for name, text in TARGET.items() if name not in ("replica", "role")}
-    name = series("servescope_window_coverage_ratio", deployment)
+    name = series("servescope_window_coverage_ratio", DEPLOYMENT)
     return {
         "expr": f"round({name}, 0.05)",
         "eval_time": at,
-        "exp_samples": [{"labels": series("", deployment), "value": value}],
+        "exp_samples": [{"labels": series("", DEPLOYMENT), "value": value}],
     }
 
 

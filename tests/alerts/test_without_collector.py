@@ -16,7 +16,7 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import SelfMetric, conditions_of, terms
 from servescope.contract.own_metrics import OWN_METRICS
 from tests.support.alert_proofs import stories_of
-from tests.support.alert_stories import STALE, TARGET, beside_each_other, series
+from tests.support.alert_stories import DEPLOYMENT, STALE, TARGET, beside_each_other, series
 from tests.support.probed_stories import concerns_targets, probed
 from tests.support.promtool import Suite, failures, unit_test
 
@@ -131,9 +131,8 @@ def test_a_target_is_up_by_its_probe_and_listed_by_its_scrape(both_promtools: Pa
         series("scrape_duration_seconds", _PROBED): f"0.6 0.6 2.1 2.1 10 10 0.6 0.6 {STALE} _",
         series("up", _UNKNOWN): "1x9",
     }
-    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
-    counted = {health: {**deployment, "health": health} for health in ("up", "down")}
-    replicas = {**deployment, "derived": "true"}
+    counted = {health: {**DEPLOYMENT, "health": health} for health in ("up", "down")}
+    replicas = {**DEPLOYMENT, "derived": "true"}
     seconds = [0.5, 0.5, 2, 2, 10, 10, 0.5, 0.5, None, None]
     checks = [
         *_recorded("servescope_target_up", TARGET, _HEALTH),
@@ -161,14 +160,13 @@ def test_targets_that_expose_the_contract_themselves_are_up_by_their_scrape(prom
         series("servescope_probe_success", _OTHER_SCRAPER): "1 1 0",
     }
     direct = {**TARGET, "replica": "direct"}
-    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
     checks = [
         *_recorded("servescope_target_up", direct, [1, 0, 1]),
         *_recorded("servescope_target_up", TARGET, [1, 1, 0]),
         *_recorded("servescope_target_scrape_age_seconds", direct, [0, 60, 0]),
         *_recorded("servescope_target_scrape_age_seconds", TARGET, [0, 0, 60]),
-        *_recorded("servescope_targets", {**deployment, "health": "up"}, [2, 1, 1]),
-        *_recorded("servescope_targets", {**deployment, "health": "down"}, [None, 1, 1]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "up"}, [2, 1, 1]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "down"}, [None, 1, 1]),
     ]
 
     assert _check(promtool, tmp_path, given, checks) == {}
@@ -183,15 +181,14 @@ def test_what_answers_and_is_not_understood_is_up_and_no_replica(both_promtools:
         series("servescope_probe_failed", {**_PROBED, "reason": "unknown_source"}): f"_ 1 {STALE}",
         series("servescope_probe_failed", {**_PROBED, "reason": "timeout"}): "_ _ 1",
     }
-    deployment = {name: value for name, value in TARGET.items() if name not in ("replica", "role")}
-    replicas = {**deployment, "derived": "true"}
+    replicas = {**DEPLOYMENT, "derived": "true"}
     checks = [
         *_recorded("servescope_target_up", TARGET, [1, 1, 0]),
         *_recorded("servescope_target_understood", TARGET, [1, 0, None]),
         *_recorded("servescope_target_scrape_age_seconds", TARGET, [0, 0, 60]),
-        *_recorded("servescope_targets", {**deployment, "health": "up"}, [1, None, None]),
-        *_recorded("servescope_targets", {**deployment, "health": "not_understood"}, [None, 1, None]),
-        *_recorded("servescope_targets", {**deployment, "health": "down"}, [None, None, 1]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "up"}, [1, None, None]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "not_understood"}, [None, 1, None]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "down"}, [None, None, 1]),
         *_recorded("replica_count_by_status", {**replicas, "status": "active"}, [1, None, 0]),
         *_recorded("replica_count_by_status", {**replicas, "status": "unhealthy"}, [0, None, 1]),
     ]

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from servescope.emulator.clock import VirtualClock
 from servescope.emulator.deployment.deployment import EmulatedDeployment
 from servescope.emulator.deployment.plan import DeploymentPlan
+from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import TrafficPlan
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
+from servescope.emulator.workload.traffic import Traffic
 
 
 def deploy(plan: DeploymentPlan) -> tuple[EmulatedDeployment, VirtualClock]:
@@ -56,6 +60,28 @@ class Client:
     def sent(self) -> list[WorkloadRequest]:
         """All requests, in the order in which they came."""
         return [request for _, request in self.requests]
+
+
+def make_traffic(
+    plan: TrafficPlan,
+    clock: VirtualClock,
+    clients: Sequence[Client],
+    *,
+    seed: int = 1,
+    block_tokens: int = 32,
+    split: Sequence[float] = (1.0,),
+    mixes: Mapping[str, Mix] | None = None,
+) -> Traffic:
+    """Traffic over deployments "0", "1", … with that split, each of which is one of the clients."""
+    return Traffic(
+        plan,
+        clock=clock,
+        seed=seed,
+        block_tokens=block_tokens,
+        sends={str(number): client.send for number, client in enumerate(clients)},
+        split={str(number): share for number, share in enumerate(split)},
+        mixes=mixes,
+    )
 
 
 def prompt_blocks(request: WorkloadRequest, block_tokens: int) -> tuple[int, ...]:

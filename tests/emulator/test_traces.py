@@ -19,7 +19,7 @@ from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traces import read_trace, survey_trace
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import TraceError, UsageError
-from tests.emulator.conftest import Client, prompt_blocks
+from tests.emulator.conftest import Client, make_traffic, prompt_blocks
 from tests.support.drawing import examples
 
 TRACES = Path(__file__).parent / "traces"
@@ -39,14 +39,7 @@ def replay(
     """A replay that has started."""
     clock = VirtualClock()
     clients = [Client(clock, seconds=1.0) for _ in split]
-    traffic = Traffic(
-        plan,
-        clock=clock,
-        seed=seed,
-        block_tokens=block_tokens,
-        sends={str(number): client.send for number, client in enumerate(clients)},
-        split={str(number): share for number, share in enumerate(split)},
-    )
+    traffic = make_traffic(plan, clock, clients, seed=seed, block_tokens=block_tokens, split=split)
     traffic.start()
     return traffic, clock, clients
 

@@ -13,7 +13,7 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
 from servescope.errors import UsageError
-from tests.emulator.conftest import Client
+from tests.emulator.conftest import Client, make_traffic
 
 QUIET = Mix(abort_share=0.0, oversized_share=0.0)
 
@@ -21,15 +21,8 @@ QUIET = Mix(abort_share=0.0, oversized_share=0.0)
 def build(
     mix: Mix, clock: VirtualClock, clients: list[Client], *, seed: int = 1, split: tuple[float, ...] = (1.0,)
 ) -> Traffic:
-    """Traffic over deployments "0", "1", … with that split."""
-    return Traffic(
-        GeneratedTraffic(mix),
-        clock=clock,
-        seed=seed,
-        block_tokens=32,
-        sends={str(number): client.send for number, client in enumerate(clients)},
-        split={str(number): share for number, share in enumerate(split)},
-    )
+    """Generated traffic of a mix."""
+    return make_traffic(GeneratedTraffic(mix), clock, clients, seed=seed, split=split)
 
 
 def generate(mix: Mix, seconds: float, *, seed: int = 1, split: tuple[float, ...] = (1.0,)) -> list[Client]:
@@ -192,15 +185,9 @@ def test_one_deployment_can_have_a_mix_of_its_own() -> None:
     clock = VirtualClock()
     clients = [Client(clock), Client(clock)]
     own = replace(QUIET, message_tokens=2100.0, turns=1.0)
-    traffic = Traffic(
-        GeneratedTraffic(replace(QUIET, prompt_limit=10**6)),
-        clock=clock,
-        seed=3,
-        block_tokens=32,
-        sends={"0": clients[0].send, "1": clients[1].send},
-        split={"0": 0.5, "1": 0.5},
-        mixes={"1": replace(own, prompt_limit=10**6)},
-    )
+    mixed = GeneratedTraffic(replace(QUIET, prompt_limit=10**6))
+    mixes = {"1": replace(own, prompt_limit=10**6)}
+    traffic = make_traffic(mixed, clock, clients, seed=3, split=(0.5, 0.5), mixes=mixes)
     traffic.start()
     clock.run_until(1500.0)
     requests = clients[1].sent

@@ -66,19 +66,9 @@ class AdmittedHistory(PrometheusHistory):
             self.admission.withhold(deployment, place, series)
         return admitted
 
-    def read_figures(
-        self,
-        deployment: Deployment,
-        start_ms: int,
-        end_ms: int,
-        *,
-        names: Sequence[str] | None = None,
-        max_points: int | None = None,
-    ) -> FigureTable:
-        """A deployment's figures from start to end, NaN where they may be those of others as well."""
-        table = super().read_figures(deployment, start_ms, end_ms, names=names, max_points=max_points)
-        source = self._sources().get(deployment)
-        if source is None or source.kind == "exposed" or not len(table.times):
+    def _admit_figures(self, deployment: Deployment, kind: str, table: FigureTable) -> FigureTable:
+        """NaN where figures may be those of others as well."""
+        if kind == "exposed" or not len(table.times):
             return table
         values = dict(table.values)
         counted = [key for key in values if parse_figure_key(key)[0] == _COUNTED]

@@ -276,7 +276,7 @@ class PrometheusHistory(History):
         page = self._page(source.kind, figures, where, start_ms, end_ms, max_points)
         seen = page.get(deployment, {})
         shown = [measured(seen[place]) for place in (*source.pages, ()) if place in seen]
-        return make_table(merge(shown), names)
+        return self._admit_figures(deployment, source.kind, make_table(merge(shown), names))
 
     def _page(
         self, kind: str, figures: tuple[Figure, ...], where: str, start_ms: int, end_ms: int, max_points: int | None
@@ -369,6 +369,10 @@ class PrometheusHistory(History):
         )  # fmt: skip
         self._intervals |= {read.identity: read.interval_ms for read in found}
         return [read.window for read in found if len(read.window.times)]
+
+    def _admit_figures(self, deployment: Deployment, kind: str, table: FigureTable) -> FigureTable:
+        """The figures that count, as they are read: all do, but where a subclass compares whose they are."""
+        return table
 
     def _is_admitted(self, deployment: Deployment, place: Labels, series: int = 0) -> bool:
         """Whether what was scraped at a place counts for a deployment; `series` is how many of it are read there.

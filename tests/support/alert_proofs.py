@@ -188,6 +188,7 @@ _SHARE = _CONFIGURED[1]
 """What the deployment's stack is to have of the traffic."""
 _SECOND_ROUTER = {**ROUTER, "replica": "router-1"}
 _SECOND_ROUTER_UP, _SECOND_ROUTER_AGE = series("servescope_target_up", _SECOND_ROUTER), series(_AGES, _SECOND_ROUTER)
+_NO_ROUTER = dict.fromkeys((_ROUTER_UP, _SECOND_ROUTER_UP, _ROUTER_AGE, _SECOND_ROUTER_AGE))
 _DIES_THEN_VANISHES = " ".join(["0"] * 8 + ["_"] * 60)
 _VANISHES = " ".join(["15"] * 8 + ["_"] * 60)
 
@@ -1161,9 +1162,7 @@ PROOFS: Mapping[str, Proof] = {
         {
             "one of two answers": {_ROUTER_UP: 0.0},
             "an engine is down": {_UP: 0.0},
-            "no router is there": dict.fromkeys(
-                (_ROUTER_UP, _SECOND_ROUTER_UP, _ROUTER_AGE, _SECOND_ROUTER_AGE)
-            ),
+            "no router is there": _NO_ROUTER,
             "given up on purpose": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: 0.0},
             "the first one after none starts": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SENT: _FROM_NONE},
             "retired": {_ROUTER_UP: 0.0, _SECOND_ROUTER_UP: 0.0, _SHARE: 0.0},
@@ -1192,12 +1191,8 @@ PROOFS: Mapping[str, Proof] = {
         },
         ends={
             "one is back": {_SECOND_ROUTER_UP: 0.0},
-            "given up on purpose": {
-                _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SENT: 0.0
-            },
-            "retired": {
-                _ROUTER_UP: None, _SECOND_ROUTER_UP: None, _ROUTER_AGE: None, _SECOND_ROUTER_AGE: None, _SHARE: 0.0
-            },
+            "given up on purpose": {**_NO_ROUTER, _SENT: 0.0},
+            "retired": {**_NO_ROUTER, _SHARE: 0.0},
         },
         after={_SECOND_ROUTER_UP: 1.0}, lead=40,
     ),

@@ -14,12 +14,12 @@ import pandas as pd
 
 from app.colors import color_stacks
 from app.promised import Promises, choices, promises_of
+from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.filling import DEFAULT_WINDOW_MS, is_over_window
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME, REPLICA_STATUSES
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import FILLED_SERIES
 from servescope.contract.types import DEFAULT_WINDOW, Figure
 from servescope.settings.clock import program_clock
@@ -64,7 +64,7 @@ class Shown:
     name: str
     index: int
     color: str
-    promised: Promises = field(default_factory=lambda: OBJECTIVES, compare=False)
+    promised: Promises = field(default_factory=objectives_of, compare=False)
 
 
 def read_window_ms(store: History, time_ms: float) -> int:

@@ -28,20 +28,15 @@ Values = Sequence[float]
 # --- Which edges ------------------------------------------------------------------------------------------------------
 
 
-def test_the_catalogs_objectives_are_at_the_next_edges_of_every_source() -> None:
-    """A map with other edges, or a new one, changes what engines are held to."""
-    assert dict(objectives_of()) == dict(OBJECTIVES)
-    assert {name for name in OBJECTIVES if OBJECTIVES[name].edges_seconds} == set(LATENCIES)
-
-
 @pytest.mark.parametrize("name", LATENCIES)
 def test_every_source_is_held_to_its_next_edge(name: str) -> None:
     """The first edge of the objective that a source's histogram has is its smallest one from there upwards."""
-    wanted, *_ = edges = OBJECTIVES[name].edges_seconds
+    (wanted,) = OBJECTIVES[name].edges_seconds
+    edges = objectives_of()[name].edges_seconds
     for source, releases in edges_of(name).items():
         for each in releases:
-            taken = next(edge for edge in edges if edge in each)
-            assert taken == min(edge for edge in each if edge >= wanted), source
+            taken = next((edge for edge in edges if edge in each), None)
+            assert taken == next((edge for edge in each if edge >= wanted), None), source
 
 
 def test_an_objective_in_place_of_another_finds_no_edge_where_the_other_is() -> None:
@@ -51,12 +46,12 @@ def test_an_objective_in_place_of_another_finds_no_edge_where_the_other_is() -> 
         assert both
         for source in both:
             shown = source.metrics[f"{name}_seconds"]
-            assert not set(OBJECTIVES[name].edges_seconds) & {*shown.edges, *shown.edges_before}, source.name
+            assert not set(objectives_of()[name].edges_seconds) & {*shown.edges, *shown.edges_before}, source.name
 
 
 def test_an_objective_says_what_engines_without_its_edge_are_held_to() -> None:
     """In what a notification says, too."""
-    promise = OBJECTIVES["time_to_first_token"].promise
+    promise = objectives_of()["time_to_first_token"].promise
 
     assert promise.endswith("within 2.5 s (3 s or 4 s or 4.7 s or 5 s where the engine does not count that edge)")
     assert promise in ALERTS["ServescopeTimeToFirstTokenBudgetBurnsFast"].description

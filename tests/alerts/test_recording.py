@@ -13,6 +13,7 @@ from typing import Any, assert_never
 import pytest
 
 from alerts.__main__ import FILES, GENERATED
+from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import (
     Difference,
     Expression,
@@ -29,7 +30,7 @@ from servescope.contract.expressions import (
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, LONGEST_READ, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, LONGEST_READ, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric
 from tests.support.alert_stories import DEPLOYMENT, series
@@ -78,7 +79,7 @@ class Counted:
             value = 0.0 if self.idle else 3.0 + number + len(metric.name) % 5
             if metric.kind == "histogram":
                 # An objective may be at an edge of other engines.
-                promised = OBJECTIVES.get(metric.name.removesuffix("_seconds"))
+                promised = objectives_of().get(metric.name.removesuffix("_seconds"))
                 edges = {*(metric.edges or ()), *(promised.edges_seconds if promised else ())}
                 self._tell_histogram(metric.name, tuple(sorted(edges)), labels, value)
             else:
@@ -273,9 +274,9 @@ def test_every_rule_of_an_idle_deployment_is_0_or_absent(both_promtools: Path, t
     idle = {figure.record(): figure.idle for figure in FIGURES.values()}
     idle |= dict.fromkeys(map(record_buckets, RECORDED_HISTOGRAMS), "zero")
     idle |= dict.fromkeys((record_ended(row.long) for row in BURN_WINDOWS), "zero")
-    idle |= {each.record_all(BASE_WINDOW): "zero" for each in OBJECTIVES.values()}
+    idle |= {each.record_all(BASE_WINDOW): "zero" for each in objectives_of().values()}
     # Of nothing there is no bad share, by which it is counted.
-    uncounted = {each.record_bad(BASE_WINDOW) for each in OBJECTIVES.values()}
+    uncounted = {each.record_bad(BASE_WINDOW) for each in objectives_of().values()}
     checks = []
     for rule in RULES.values():
         expected = {} if rule.name in uncounted else counted.expected(rule.expression, rule.window, rule.by)

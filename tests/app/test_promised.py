@@ -11,11 +11,11 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from app import readings
 from app.promised import promises_of
+from servescope.alerting.promises import objectives_of
 from servescope.cli import main
 from servescope.console import RULES_VARIABLE
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Identity
-from servescope.contract.objectives import OBJECTIVES
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 
@@ -84,7 +84,7 @@ def test_a_deployment_has_the_promises_that_the_rules_make_it(tmp_path: Path, mo
 
 def test_without_a_known_source_every_edge_is_named() -> None:
     """Of targets that a Prometheus knows by name alone."""
-    assert promises_of([target("")]) == OBJECTIVES == promises_of([])
+    assert promises_of([target("")]) == objectives_of() == promises_of([])
 
 
 def test_console_refuses_options_that_the_rules_refuse(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,10 +21,11 @@ from dashboards.colors import (
 )
 from dashboards.options import DEFAULTS, make_options
 from servescope.alerting.links import HEALTH
+from servescope.alerting.promises import objectives_of
 from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS
 from tests.support.boards import NAMES, elements, find_panel, panels, read_board
 
 STACK_COLORS = {OLD_STACK: OLD_COLOR, NEW_STACK: NEW_COLOR}
@@ -82,7 +83,7 @@ def test_numbers_of_thresholds_can_be_read(name: str) -> None:
 @pytest.mark.parametrize("objective", ["time_to_first_token", "time_per_output_token"])
 def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
     """From the edge on it is not green, and the axis reaches beyond it."""
-    promised = OBJECTIVES[objective]
+    promised = objectives_of()[objective]
     shown = find_panel("requests", promised.title)
 
     assert steps(shown) == [(None, "green"), *((pytest.approx(edge), "orange") for edge in promised.edges_seconds)]
@@ -101,7 +102,7 @@ def test_a_latency_has_the_line_of_its_objective(objective: str) -> None:
 )
 def test_harm_has_the_colours_of_its_objective(board: str, title: str) -> None:
     """Rejections are harm like errors: beyond the budget it is orange, and red where it burns fast enough to page."""
-    budget = OBJECTIVES["requests"].budget
+    budget = objectives_of()["requests"].budget
     shown = find_panel(board, title)
 
     assert steps(shown) == [

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts.__main__ import FILES
+from servescope.alerting.promises import objectives_of
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Increase, Rate, Ratio
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
-from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, record_ended
 from servescope.contract.samples import format_edge
 from servescope.contract.types import DEFAULT_WINDOW, Objective
 from tests.support.alert_stories import minutes
@@ -39,7 +40,7 @@ def _expected_rules() -> Iterator[Rule]:
         yield Rule(figure.record(), figure.expression, minutes(DEFAULT_WINDOW), figure.by)
     for histogram in RECORDED_HISTOGRAMS:
         yield Rule(record_buckets(histogram), Rate(f"{histogram}_bucket"), minutes(DEFAULT_WINDOW), ("le",))
-    for objective in OBJECTIVES.values():
+    for objective in objectives_of().values():
         yield Rule(objective.record(BASE_WINDOW), objective.bad, minutes(BASE_WINDOW))
         yield Rule(objective.record_all(BASE_WINDOW), objective.all, minutes(BASE_WINDOW))
         yield Rule(objective.record_bad(BASE_WINDOW), _bad(objective), minutes(BASE_WINDOW))

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from servescope.alerting.promises import objectives_of
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import Pattern
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import NEW_STACK, OLD_STACK
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.own_metrics import COLLECTOR_JOB
 from servescope.contract.types import Band, Bound, Objective
 from servescope.settings.values import format_duration, parse_duration
@@ -33,7 +33,7 @@ class Choices:
 
     bands: Mapping[str, Band] = field(default_factory=lambda: MappingProxyType({}))
     bounds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    objectives: Mapping[str, Objective] = field(default_factory=lambda: OBJECTIVES)
+    objectives: Mapping[str, Objective] = field(default_factory=objectives_of)
     waits: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     old_stack: str = OLD_STACK
     new_stack: str = NEW_STACK

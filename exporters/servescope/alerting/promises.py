@@ -7,6 +7,7 @@ is held to its next one from the promised latency upwards.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Final
 
@@ -22,34 +23,46 @@ Edges = Mapping[str, tuple[tuple[float, ...], ...]]
 """By source, the edges of its histogram above 0 in each of its releases, ascending."""
 
 
-def objectives_of(sources: Iterable[str] = ()) -> Mapping[str, Objective]:
+@cache
+def objectives_of(sources: tuple[str, ...] = ()) -> Mapping[str, Objective]:
     """The objectives that these sources, or targets beside them, can be held to; those of all sources without any.
 
-    A latency that none of them shows has none.
+    A latency that none of them shows, or counts as far as its edge, has none.
     """
-    sources = tuple(sources)
-    edges = {name: edges_of(name, sources) for name in LATENCIES}
-    return MappingProxyType(
-        {
-            name: objective if name not in edges else promise(name, objective.goal, edges[name])
-            for name, objective in OBJECTIVES.items()
-            if edges.get(name, True)
-        }
+    found = {
+        name: promise(name, objective.goal, edges_of(name, sources), objective.edges_seconds[0])
+        if name in LATENCIES
+        else objective
+        for name, objective in OBJECTIVES.items()
+    }
+    return MappingProxyType({name: objective for name, objective in found.items() if objective is not None})
+
+
+def promise(name: str, goal: float, edges: Edges, seconds: float) -> Objective | None:
+    """The objective of a latency at each source's next edge from `seconds` upwards; None where none has one."""
+    above = ([edge for edge in each if edge >= seconds] for releases in edges.values() for each in releases)
+    taken = sorted({each[0] for each in above if each})
+    return latency_objective(name, goal, tuple(taken)) if taken else None
+
+
+def counts_edge_of(objective: Objective, sources: tuple[str, ...]) -> bool:
+    """Whether one of the sources has an edge of the objective; true of an objective of no latency."""
+    if objective.name not in LATENCIES:
+        return True
+    promised = {edge for each in (objective, *objective.others) for edge in each.edges_seconds}
+    return any(
+        edge in each
+        for releases in edges_of(objective.name, sources).values()
+        for each in releases
+        for edge in promised
     )
-
-
-def promise(name: str, goal: float, edges: Edges, seconds: float | None = None) -> Objective:
-    """The objective of a latency at each source's next edge from `seconds`, or from the catalog's, upwards."""
-    wanted = OBJECTIVES[name].edges_seconds[0] if seconds is None else seconds
-    taken = {min(edge for edge in each if edge >= wanted) for releases in edges.values() for each in releases}
-    return latency_objective(name, goal, tuple(sorted(taken)))
 
 
 def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:
     """The edges of a latency's histogram, by source; empty where none of the sources shows it.
 
     Where another target beside a source shows it, those of every source that does. A source whose edges are not known
-    is left out, as no edge can be promised for it.
+    or that has no other ones than a source that shows more, is left out, as no edge can be promised for it.
     """
     metric, other = f"{name}_seconds", INSTEAD_OF.get(name, "")
     known = load_sources()
@@ -64,13 +77,14 @@ def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:
     }
     found = {
         source: tuple(
-            tuple(edge for edge in edges if edge > 0 and edge not in foreign)
+            kept
             for edges in _releases(each.metrics[metric])
+            if (kept := tuple(edge for edge in edges if edge > 0 and edge not in foreign))
         )
         for source, each in held.items()
-        if _shows(each, metric) and each.metrics[metric].edges
+        if _shows(each, metric)
     }
-    return MappingProxyType(found)
+    return MappingProxyType({source: releases for source, releases in found.items() if releases})
 
 
 def _shows(source: Source, metric: str) -> bool:

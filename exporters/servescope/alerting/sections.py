@@ -12,7 +12,7 @@ from typing import Final
 from servescope.alerting.feeding import can_hold, metrics_of
 from servescope.alerting.links import causes_of, compared, panel_title
 from servescope.alerting.playbooks.families import FAMILIES
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.promises import counts_edge_of
 from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
 from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.sources.map_files import load_sources
@@ -148,10 +148,11 @@ def _is_chosen(family: str, sources: Sequence[str]) -> bool:
 
 
 def is_alive(alert: Alert, family: str) -> bool:
-    """Whether the alert can fire with the metrics of a family alone, by its source maps and their objectives."""
-    promised = {term.objective.name for term in terms(alert.condition) if isinstance(term, BadRatio)}
+    """Whether the alert can fire with the metrics of a family alone, by its source maps and their histograms' edges."""
+    promised = [term.objective for term in terms(alert.condition) if isinstance(term, BadRatio)]
     return any(
-        can_hold(alert.condition, metrics_of((source.name,))) and promised <= objectives_of((source.name,)).keys()
+        can_hold(alert.condition, metrics_of((source.name,)))
+        and all(counts_edge_of(each, (source.name,)) for each in promised)
         for source in _sources_of(family)[:1]
     )
 

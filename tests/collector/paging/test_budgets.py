@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope.alerting.labelled import Labelled
+from servescope.alerting.promises import objectives_of
 from servescope.collector.paging.budgets import SPACING_MS, Budgets
 from servescope.contract.identity import Deployment
-from servescope.contract.objectives import OBJECTIVES
 from servescope.contract.samples import Series, Snapshot
 from servescope.contract.types import Objective
 from servescope.increments.extrapolation import Floats
@@ -22,8 +22,8 @@ START = 1_800_000_000_000
 STEP = 15_000
 DAY = 86_400_000
 CHAT = Deployment("llama", "chat", "v1")
-REQUESTS = OBJECTIVES["requests"]
-LATENCY = OBJECTIVES["time_to_first_token"]
+REQUESTS = objectives_of()["requests"]
+LATENCY = objectives_of()["time_to_first_token"]
 SERIES = tuple(Series("requests_total", (("outcome", outcome),)) for outcome in ("ok", "error", "client_abort"))
 WINDOWS = (1_800_000, 3_600_000, 7_200_000, 21_600_000, DAY, 3 * DAY)
 

@@ -18,11 +18,12 @@ from alerts.options import DEFAULTS
 from alerts.recording import recording_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.evaluation import is_evaluated_by_collector
+from servescope.alerting.promises import objectives_of
 from servescope.alerting.promql import alert_promql
 from servescope.alerting.records import Alert, SelfMetric, terms
 from servescope.collector.collector import Collector
 from servescope.contract.identity import DEPLOYMENT_LABELS
-from servescope.contract.objectives import BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
+from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from tests.support.answering import Handler, answering
 from tests.support.prometheus import Prometheus, Range, running
@@ -184,7 +185,7 @@ def _whole_windows() -> Iterator[dict[str, str]]:
     """The objectives over whole windows: of seconds of a past, what is summed over five minutes would show little."""
     windows = dict.fromkeys(window for row in BURN_WINDOWS for window in (row.short, row.long))
     for window in windows:
-        for objective in OBJECTIVES.values():
+        for objective in objectives_of().values():
             expression = DEFAULTS.compile(objective.bad, window=window, by=DEPLOYMENT_LABELS)
             yield {"record": objective.record(window), "expr": expression}
         yield {"record": record_ended(window), "expr": DEFAULTS.compile(ENDED, window=window, by=DEPLOYMENT_LABELS)}

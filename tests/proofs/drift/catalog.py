@@ -9,6 +9,7 @@ from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.listing import unknown
+from servescope.alerting.promises import objectives_of
 from servescope.alerting.promql import is_kept_unknown
 from servescope.alerting.records import (
     Absent,
@@ -30,7 +31,7 @@ from servescope.contract.expressions import Level, Rate, leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.metrics import METRICS
-from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, OBJECTIVES, record_ended
+from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, record_ended
 from servescope.contract.types import Band, Figure
 from servescope.settings.values import format_duration, parse_duration
 from tests.proofs.drift.facts import PAGE, Facts, Key
@@ -109,7 +110,7 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
             Derived(Rate(f"{name}_bucket"), DEPLOYMENT_LABELS, frozenset({WINDOW})),
         )
     file = "objectives.rules.yml"
-    for objective in OBJECTIVES.values():
+    for objective in objectives_of().values():
         share, bad, count = (
             each(BASE_WINDOW) for each in (objective.record, objective.record_bad, objective.record_all)
         )
@@ -126,7 +127,7 @@ def _recording_rules() -> Iterator[tuple[Key, object]]:
     yield (file, record_ended("1h")), Derived(ENDED, DEPLOYMENT_LABELS, frozenset({"1h"}))
     for row in BURN_WINDOWS[1:]:
         # Evaluated every minute, each request is in five of them.
-        ended = f"sum_over_time({OBJECTIVES['requests'].record_all(BASE_WINDOW)}[{row.long}]) / 5"
+        ended = f"sum_over_time({objectives_of()['requests'].record_all(BASE_WINDOW)}[{row.long}]) / 5"
         yield (file, record_ended(row.long)), parse(ended)
 
 
@@ -202,7 +203,7 @@ def numbers_of_the_catalog() -> dict[float, str]:
     for name, bound in BOUNDS.items():
         found[bound.value] = name
     found[ALL_BAD] = "all requests are bad"
-    for objective in OBJECTIVES.values():
+    for objective in objectives_of().values():
         for row in BURN_WINDOWS:
             found[round(row.factor * objective.budget, 12)] = f"{row.factor:g} times the budget of {objective.name}"
     return found
@@ -226,7 +227,7 @@ def _allowed_numbers(alert: Alert) -> frozenset[str]:
     numbers = {abs(value) for _, value in _numbers(conditions_of(alert))}
     signed = {value for _, value in _numbers(conditions_of(alert))}
     texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
-    for objective in OBJECTIVES.values():
+    for objective in objectives_of().values():
         if objective.name.replace("_", "-") in alert.family:
             edges = objective.edges_seconds
             texts |= {f"{value:g}" for value in (objective.goal, objective.budget, *edges)} | {"30d"}
@@ -264,7 +265,7 @@ def objective_records() -> set[str]:
     """The recorded shares of bad requests over every window that alerts on budgets have."""
     return {
         objective.record(window)
-        for objective in OBJECTIVES.values()
+        for objective in objectives_of().values()
         for row in BURN_WINDOWS
         for window in (row.short, row.long)
     }
@@ -296,8 +297,8 @@ def _panels(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
 
 def _step_numbers() -> frozenset[float | None]:
     """What a colour may begin at: the base, the catalog's numbers, and the next ones above them."""
-    edges = {edge for objective in OBJECTIVES.values() for edge in objective.edges_seconds}
-    known = {*numbers_of_the_catalog(), *(objective.goal for objective in OBJECTIVES.values()), *edges}
+    edges = {edge for objective in objectives_of().values() for edge in objective.edges_seconds}
+    known = {*numbers_of_the_catalog(), *(objective.goal for objective in objectives_of().values()), *edges}
     return frozenset({None, *known, *map(_next_above, known)})
 
 

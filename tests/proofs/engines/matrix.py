@@ -16,6 +16,7 @@ from dashboards.panels import LIMIT, NoData
 from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE
 from servescope.alerting.alerts import ALERTS as CATALOG
 from servescope.alerting.links import HEALTH
+from servescope.alerting.promises import objectives_of
 from servescope.alerting.records import (
     AdHocExpression,
     All,
@@ -34,7 +35,7 @@ from servescope.contract.expressions import Expression, Rate, promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
-from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS
 from tests.proofs.engines.captures import ENGINES, OLD_NAMES, Engine, Recorded, replay
 from tests.proofs.engines.probes import probe, probed
 from tests.support.boards import panels, read_board, selectors
@@ -57,7 +58,7 @@ _RECORDED: Mapping[str, Expression] = {
     **{record_buckets(name): Rate(f"{name}_bucket") for name in RECORDED_HISTOGRAMS},
     **{
         objective.record(window): objective.bad
-        for objective in OBJECTIVES.values()
+        for objective in objectives_of().values()
         for row in BURN_WINDOWS
         for window in (row.short, row.long)
     },

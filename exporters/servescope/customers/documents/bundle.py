@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+from servescope.alerting.promises import objectives_of
 from servescope.contract import expressions
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import SAMPLE_FAMILIES
-from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF, OBJECTIVES
+from servescope.contract.objectives import BURN_WINDOWS, INSTEAD_OF
 from servescope.contract.types import BurnWindow, Figure, Unit
 from servescope.customers.policy.policy import Policy
 from servescope.customers.stored_names import StoredNames
@@ -64,7 +65,7 @@ def shown_figures(names: StoredNames) -> Iterator[ShownFigure]:
 def customer_alerts(names: StoredNames) -> Iterator[CustomerAlert]:
     """An alert for each objective that can be computed of what is exported, and one for each deployment on silence."""
     policy = names.policy
-    for objective in OBJECTIVES.values():
+    for objective in objectives_of().values():
         if INSTEAD_OF.get(objective.name) in policy.metrics or not _is_exported(policy, objective.bad):
             continue
         for window in _windows(policy):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from dashboards.board import Board
 from dashboards.options import Options
 from dashboards.panels import LIMIT, Panel
+from servescope.alerting.promises import counts_edge_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES
@@ -69,6 +70,6 @@ def _recorded(options: Options) -> dict[str, set[str]]:
     expressions |= {each.record(window): each.bad for each in OBJECTIVES.values() for window in windows}
     buckets = {record_buckets(name, options.window): {name} for name in RECORDED_HISTOGRAMS}
     read = {name: {SAMPLE_FAMILIES[leaf] for leaf in leaves(each)} for name, each in expressions.items()}
-    shown = options.objectives
-    unshown = {each.record(window) for each in OBJECTIVES.values() if each.name not in shown for window in windows}
+    held = {each.name for each in options.objectives.values() if counts_edge_of(each, options.engines)}
+    unshown = {each.record(window) for each in OBJECTIVES.values() if each.name not in held for window in windows}
     return buckets | read | {name: {_NOTHING} for name in unshown}

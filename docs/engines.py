@@ -19,7 +19,7 @@ from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options
 from docs.markdown import codes, table
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.feeding import can_hold, metrics_of
+from servescope.alerting.feeding import can_fire, metrics_of
 from servescope.contract.identity import Identity
 from servescope.contract.judged import JUDGED
 from servescope.sources.identification import identify
@@ -321,7 +321,7 @@ def _alive(family: _Family) -> Iterator[str]:
         "With what it reports, or another process beside it does; the collector counts replicas itself.",
         "",
     )
-    dead = [name for name, alert in ALERTS.items() if not can_hold(alert.condition, had)]
+    dead = [name for name, alert in ALERTS.items() if not can_fire(alert, family.names)]
     yield f"- {len(ALERTS) - len(dead)} of {len(ALERTS)} alerts can fire. These cannot: {codes(dead)}."
     empty, count = _empty_panels(family.names)
     yield f"- {count - sum(map(len, empty.values()))} of {count} panels can have data. These stay empty:"

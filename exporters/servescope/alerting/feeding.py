@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from servescope.alerting import records
+from servescope.alerting.promises import counts_edge_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import COUNTED_STATUSES, METRICS, SAMPLE_FAMILIES
@@ -24,6 +25,13 @@ def metrics_of(sources: Iterable[str]) -> frozenset[str]:
 
 def _is_had(metric: MetricMap) -> bool:
     return bool(metric.alternatives) or metric.status in (*SUPPLIED, "elsewhere")
+
+
+def can_fire(alert: records.Alert, sources: tuple[str, ...]) -> bool:
+    """Whether the alert can fire with what these sources, or targets beside them, expose at its histograms' edges."""
+    promised = [term.objective for term in records.terms(alert.condition) if isinstance(term, records.BadRatio)]
+    had = metrics_of(sources)
+    return can_hold(alert.condition, had) and all(counts_edge_of(each, sources) for each in promised)
 
 
 def can_hold(condition: records.Condition, had: frozenset[str]) -> bool:

@@ -9,11 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from servescope.alerting.feeding import can_hold, metrics_of
+from servescope.alerting.feeding import can_fire
 from servescope.alerting.links import causes_of, compared, panel_title
 from servescope.alerting.playbooks.families import FAMILIES
-from servescope.alerting.promises import counts_edge_of
-from servescope.alerting.records import Alert, BadRatio, FirstCheck, Runbook, Term, labels_of, terms
+from servescope.alerting.records import Alert, FirstCheck, Runbook, Term, labels_of
 from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import Source
@@ -149,12 +148,7 @@ def _is_chosen(family: str, sources: Sequence[str]) -> bool:
 
 def is_alive(alert: Alert, family: str) -> bool:
     """Whether the alert can fire with the metrics of a family alone, by its source maps and their histograms' edges."""
-    promised = [term.objective for term in terms(alert.condition) if isinstance(term, BadRatio)]
-    return any(
-        can_hold(alert.condition, metrics_of((source.name,)))
-        and all(counts_edge_of(each, (source.name,)) for each in promised)
-        for source in _sources_of(family)[:1]
-    )
+    return any(can_fire(alert, (source.name,)) for source in _sources_of(family)[:1])
 
 
 def _caveat(alert: Alert, families: Sequence[str]) -> Iterator[str]:

@@ -73,6 +73,10 @@ def test_a_minimal_map_is_read() -> None:
             r"requests_total\.absent: None is wrong, expected 'zero'",
         ),
         (
+            "[metrics.requests_total]\nabsent = 'zero'\ntake = [{ native = 'x', set = { outcome = [{ is = 'ok' }] } }]",
+            r"requests_total\.zero: None is wrong, expected the values of outcome that are 0",
+        ),
+        (
             "[metrics.request_duration_seconds]\nedges = [2, 1]\ntake = [{ native = 'x' }]",
             r"edges: \[2, 1\] is wrong, expected numbers of which each is above the one before",
         ),

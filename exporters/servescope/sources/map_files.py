@@ -279,9 +279,14 @@ def _read_metric(metric: Metric, given: Table) -> MetricMap:
         raise table.wrong("take", "one alternative or more, or 'status' and 'reason' in its place")
     if "zero" in table.values and table.values.get("absent") != "zero":
         raise table.wrong("absent", "'zero', as 'zero' lists what is 0")
+    alternatives = tuple(_read_alternative(metric, each) for each in table.tables("take", _TAKE))
+    own = any(term.zeros for each in alternatives for term in each.terms)
+    if table.values.get("absent") == "zero" and metric.labels and not own and "zero" not in table.values:
+        labels = ", ".join(metric.labels)
+        raise table.wrong("zero", f"the values of {labels} that are 0, as a zero without {labels} is of no series")
     return MetricMap(
         metric,
-        tuple(_read_alternative(metric, each) for each in table.tables("take", _TAKE)),
+        alternatives,
         cast("Absence", table.choice("absent", get_args(Absence), "unknown")),
         _read_zeros(metric, table.table("zero", _keys(*metric.labels))),
         _strings(table, "zero_when"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from alerts.objectives import objective_group
 from alerts.options import make_options
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
+from servescope.alerting.feeding import can_fire
 from servescope.alerting.promises import LATENCIES, edges_of, objectives_of
 from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
 from servescope.contract.samples import format_edge
+from servescope.errors import ConfigurationError
 from servescope.sources.map_files import load_sources
 from tests.support.alert_stories import DEPLOYMENT, notation, series
 from tests.support.promtool import Suite, check_firing, failures
@@ -47,6 +50,37 @@ def test_an_objective_in_place_of_another_finds_no_edge_where_the_other_is() -> 
         for source in both:
             shown = source.metrics[f"{name}_seconds"]
             assert not set(objectives_of()[name].edges_seconds) & {*shown.edges, *shown.edges_before}, source.name
+
+
+def test_an_alert_on_a_latency_cannot_fire_where_none_of_its_edges_is_counted() -> None:
+    """Of a histogram of other edges, and of one whose edges are not known."""
+    between, first = ALERTS["ServescopeInterTokenLatencyBudgetBurns"], ALERTS["ServescopeTimeToFirstTokenBudgetBurns"]
+
+    assert [can_fire(between, (name,)) for name in ("dynamo-frontend", "vllm", "nim")] == [True, False, False]
+    assert [can_fire(first, (name,)) for name in ("dynamo-frontend", "vllm", "nim")] == [True, True, False]
+
+
+def test_a_histogram_that_ends_below_a_latency_is_held_to_it_at_a_chosen_edge_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A source of its own, beside others; the error says which edges there are."""
+    vllm = load_sources()["vllm"]
+    latency = replace(vllm.metrics["time_to_first_token_seconds"], edges=(0.5, 1.0), edges_before=())
+    short = replace(vllm, name="short", metrics={**vllm.metrics, "time_to_first_token_seconds": latency})
+    for module in ("chosen", "feeding", "promises"):
+        monkeypatch.setattr(f"servescope.alerting.{module}.load_sources", lambda: {**load_sources(), "short": short})
+
+    def held(objective: dict[str, float] | None, *sources: str) -> tuple[float, ...]:
+        objectives = {"time_to_first_token": objective} if objective else {}
+        chosen = make_options({"alerts": {"sources": [*sources], "objectives": objectives}}, origin="o.toml")
+        promised = chosen.choices.objectives.get("time_to_first_token")
+        return promised.edges_seconds if promised else ()
+
+    assert held(None, "short") == ()
+    assert held(None, "short", "vllm") == (2.5,)
+    assert held({"seconds": 1.0}, "short") == (1.0,)
+    with pytest.raises(ConfigurationError, match=r"expected `seconds`, as no edge is 2\.5 or above: short has 0\.5, 1"):
+        held({"goal": 0.95}, "short")
 
 
 def test_an_objective_says_what_engines_without_its_edge_are_held_to() -> None:

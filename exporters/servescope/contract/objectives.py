@@ -58,7 +58,7 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType({
     for objective in (
         latency_objective("time_to_first_token", 0.99, (2.5,)),
         latency_objective("time_per_output_token", 0.99, (0.1,)),
-        latency_objective("inter_token_latency", 0.99, (0.1,)),
+        latency_objective("inter_token_latency", 0.99, (0.12,)),
         request_objective(0.999),
     )
 })  # fmt: skip

@@ -29,7 +29,6 @@ from servescope.contract.types import Metric
 _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "position": ("0", "1", "2", "3", "4"),
     "gpu": ("0", "1", "2", "3"),
-    "reason": ("saturated", "stale index"),
 }
 _FIRING = 12
 _OF_ALERTS: Mapping[str, Mapping[str, str]] = {"ALERTS": {"alertstate": "firing"}, "ALERTS_FOR_STATE": {}}
@@ -160,7 +159,7 @@ def _recorded(identity: Mapping[str, str], *, phased: bool) -> Iterator[Series]:
 def _label_sets(labels: Sequence[str]) -> Iterator[Mapping[str, str]]:
     closed = {label: values for metric in METRICS.values() for label, values in metric.label_values.items()}
     known = {**_OPEN_VALUES, **closed}
-    for values in product(*(known[label] for label in labels)):
+    for values in product(*(known.get(label, ("saturated", "stale index")) for label in labels)):
         yield dict(zip(labels, values, strict=True))
 
 

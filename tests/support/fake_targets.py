@@ -30,7 +30,6 @@ SLOW_SECONDS = 0.6
 _OPEN_VALUES: Mapping[str, tuple[str, ...]] = {
     "position": ("0", "1", "2", "3"),
     "gpu": ("0", "1"),
-    "reason": ("saturated", "stale index"),
 }
 # What no instrument of ours exposes, but exporters of GPUs do.
 _OF_EXPORTERS = {"gpu_errors_total", "gpu_last_error"}
@@ -188,7 +187,7 @@ _series_text = cache(format_series)
 
 
 def _values(metric: Metric, label: str) -> tuple[str, ...]:
-    return metric.label_values.get(label) or _OPEN_VALUES[label]
+    return metric.label_values.get(label) or _OPEN_VALUES.get(label, ("saturated", "stale index"))
 
 
 def render(samples: Iterable[Sample]) -> str:

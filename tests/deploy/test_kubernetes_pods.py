@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from servescope.contract.own_metrics import CUSTOMERS_JOB, JUDGE_JOB
+from servescope.customers.config import read_claims
 from servescope.customers.policy.policy import Policy
 from servescope.customers.policy.secrecy import files_of
 from servescope.customers.running import read_startable
@@ -136,6 +137,7 @@ def _start(export: tuple[Document, ...], folder: Path) -> tuple[tuple[Policy, ..
         (folder / name).write_text(f"{number}-0123456789abcdef0123456789abcdef\n", encoding="utf-8")
     policies, problems = read_startable(folder / "customers.toml")
     assert problems == ()
+    assert read_claims(folder / "customers.toml", policies)
     return policies, container
 
 

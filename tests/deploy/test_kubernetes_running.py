@@ -55,6 +55,7 @@ _CHANGED = (
     ('"30s"', '"1s"'),
     ('"10s"', '"1s"'),
     ('deployment_id = "chat"', 'deployment_id = "chat-v2"'),
+    ('namespaces = ["chat"]', 'namespaces = ["llm"]'),
     ('name = "acme"', 'name = "acme"\ninterval = "10s"'),
     ('acme-pull.token"', 'acme-pull.token"\nrequests_per_minute = 6000'),
 )

@@ -117,7 +117,7 @@ def copy_with(last: str, copy: Path) -> Path:
     """A copy of the tree with the changes up to this one, everything generated anew, and committed."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file() and not name.startswith("docs/pictures/"):
+        if (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, copy / name)
     # What is compiled is valid for files of the same size and time.

@@ -196,9 +196,9 @@ def test_pages_are_short_enough_to_read() -> None:
 
 
 def test_the_readme_counts_the_faults() -> None:
-    """As many as there are kinds."""
-    (count,) = re.findall(r"any of (\d+) faults", (ROOT / "README.md").read_text(encoding="utf-8"))
-    assert int(count) == len(KINDS)
+    """No more than there are kinds."""
+    (count,) = re.findall(r"any of over (\d+) faults", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert int(count) < len(KINDS)
 
 
 def test_tables_are_whole() -> None:

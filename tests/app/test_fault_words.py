@@ -16,7 +16,7 @@ from tests.proofs.live.episodes import EPISODES
 
 def test_every_fault_has_a_readable_name_of_its_own() -> None:
     """No kind is without a name, and none is called as another or as a program would call it."""
-    assert list(WORDS) == list(KINDS)
+    assert WORDS.keys() == KINDS.keys()
     assert len({words.title for words in WORDS.values()}) == len(WORDS)
     assert not [words.title for words in WORDS.values() if "-" in words.title or not words.title[0].isupper()]
 

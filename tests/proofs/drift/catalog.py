@@ -40,7 +40,7 @@ from tests.support.promql import Derived, parse
 WINDOW = "5m"
 UNITS: Mapping[str, str] = {
     "bytes": "bytes", "bytes/s": "Bps", "cores": "suffix:cores", "ratio": "percentunit", "requests/s": "reqps",
-    "seconds": "s",
+    "seconds": "s", "code": "none",
 }  # fmt: skip
 """Grafana's own units; all others of the catalog are counted, `count:<unit>`."""
 
@@ -58,7 +58,7 @@ def read_catalog(files: Mapping[Key, object]) -> Facts:
 
 def _page() -> Iterator[tuple[Key, object]]:
     for metric in METRICS.values():
-        labels = tuple((label, metric.label_values.get(label, ())) for label in metric.labels)
+        labels = tuple((label, metric.label_values.get(label, ())) for label in (*metric.labels, *metric.optional))
         missing = f"{metric.absent[0].upper()}{metric.absent[1:]}"
         yield (PAGE, f"metric {metric.name}"), (
             metric.component, metric.kind, metric.unit, labels, metric.help, missing,
@@ -226,7 +226,8 @@ def _runbooks(files: Mapping[Key, object]) -> Iterator[tuple[Key, object]]:
 def _allowed_numbers(alert: Alert) -> frozenset[str]:
     numbers = {abs(value) for _, value in _numbers(conditions_of(alert))}
     signed = {value for _, value in _numbers(conditions_of(alert))}
-    texts = {f"{value:g}" for value in numbers | signed} | set(_durations(alert))
+    # 0 is nothing, whatever the rule compares with.
+    texts = {"0", *(f"{value:g}" for value in numbers | signed), *_durations(alert)}
     for objective in objectives_of().values():
         if objective.name.replace("_", "-") in alert.family:
             edges = objective.edges_seconds
@@ -299,7 +300,7 @@ def _step_numbers() -> frozenset[float | None]:
     """What a colour may begin at: the base, the catalog's numbers, and the next ones above them."""
     edges = {edge for objective in objectives_of().values() for edge in objective.edges_seconds}
     known = {*numbers_of_the_catalog(), *(objective.goal for objective in objectives_of().values()), *edges}
-    return frozenset({None, *known, *map(_next_above, known)})
+    return frozenset({None, *known, *(-number for number in known), *map(_next_above, known)})
 
 
 def _next_above(number: float) -> float:

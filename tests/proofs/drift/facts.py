@@ -23,8 +23,8 @@ PAGE = "docs/metrics.md"
 _STATUS = {"🟢 good": "good", "🟡 warning": "warning", "🔴 critical": "critical"}
 _COLORS = {"green": "good", "yellow": "quiet warning", "orange": "warning", "red": "critical"}
 _COMPARISONS = ("<", "<=", ">", ">=", "==", "!=")
-# What bears digits and is no number: stacks, percentiles, the API's version.
-_NO_NUMBERS = re.compile(r"\]\([^)]*\)|\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")
+# What bears digits and is no number: stacks, percentiles, the API's version, what a share is one part of.
+_NO_NUMBERS = re.compile(r"\b1/(?=\d)|\]\([^)]*\)|\bv\d+\b|\b\d+th percentile|/api/v\d|\{\{.*?\}\}")
 
 
 def read_files(root: Path) -> Facts:

@@ -41,6 +41,7 @@ NOT_SHOWN = {
         _NO_MEAN,
     ),
     "request_unended_share": "for the alert on requests that hang, which leads to what is in flight",
+    "spec_decode_draft_tokens_per_second": "for the speculation rate, which is judged from enough drafted tokens on",
     "replica_start_time_seconds": "for the alert on replicas that do not become active",
     "inter_token_latency_p95": "observed once a step by some engines and once a token by others: in the console only",
 }  # fmt: skip

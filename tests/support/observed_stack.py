@@ -25,8 +25,9 @@ from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.store.embedded import Store
 from servescope.web.connections import FetchError
 
-# The wall-clock time at the emulated time 0.
-START_SECONDS = 1_800_000_000.0
+# The wall-clock time at the emulated time 0. A quarter of an hour begins 15 s later, at the first evaluation of who
+# evaluates as often: what Prometheus samples at quarters of hours is then known to it as soon as to a collector.
+START_SECONDS = 1_800_000_000.0 - 15.0
 SCRAPE_SECONDS = 5.0
 # Without bursts, so that what moves is moved by the fault.
 STEADY = Mix(requests_per_second=4.0, burst_factor=1.0, day_amplitude=0.0)

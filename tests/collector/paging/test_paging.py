@@ -155,9 +155,9 @@ async def test_a_failed_notification_is_counted_logged_and_retried(
         assert [status for _, status, _ in scene.receivers.sent("ServescopeWatchdog")] == ["firing"]
         assert scene.collector.alerts.notifier.problems() == {"hook:80": None}
         counted = scene.collector.telemetry.read(["servescope_notifications_total"])["servescope_notifications_total"]
-        assert {dict(labels)["result"]: count for labels, count in counted.items()} == {
-            "sent": 1, "failed": 1, "dropped": 0
-        }  # fmt: skip
+        results = {dict(labels)["result"]: count for labels, count in counted.items()}
+        # On a slow machine it is tried again before the receiver is back.
+        assert (results["sent"], results["failed"] >= 1, results["dropped"]) == (1, True, 0)
     assert "receiver hook:80: notification failed, will retry: cannot connect: Connection refused" in caplog.text
     assert "secret-path" not in caplog.text
 

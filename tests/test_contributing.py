@@ -27,6 +27,7 @@ PARTS = [
     "tests/test_*.py",
 ]
 """What the fast suite is run by: one part is done within the time that a test has."""
+PYTEST = ("pytest", "-q", "-p", "no:cacheprovider", "-m")
 GENERATORS = (
     ["alerts"],
     ["dashboards"],
@@ -158,7 +159,7 @@ def test_guards_pass_with_what_was_added(tree: Path) -> None:
     maps = (ROOT / "exporters" / "servescope" / "sources").glob("*.toml")
     others = " or ".join(sorted(path.stem for path in maps if path.stem != "servescope"))
     chosen = f"(not test_every_mutant_dies or ServescopeRequestsPaused) and not ({others})"
-    run(tree, "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not proof", "-k", chosen, *GUARDS)
+    run(tree, *PYTEST, "not slow and not proof", "-x", "-k", chosen, *GUARDS)
 
 
 @pytest.mark.slow
@@ -173,7 +174,7 @@ def test_a_page_is_read_by_the_source_map_that_was_added(tree: Path) -> None:
 @pytest.mark.parametrize("changed", CHANGES[CHANGES.index("Add a panel") :], indirect=True)
 def test_what_is_generated_is_the_catalog(changed: Path) -> None:
     """From the change on that shows the figure, which reads the metric."""
-    run(changed, "pytest", "-q", "-p", "no:cacheprovider", "-m", "proof", "tests/proofs/drift")
+    run(changed, *PYTEST, "proof", "tests/proofs/drift")
 
 
 @pytest.mark.proof
@@ -183,14 +184,4 @@ def test_no_fast_test_breaks_that_the_page_does_not_mention(changed: Path, part:
     """After each change, with what it is added to; tests of this page itself are left out."""
     files = sorted(str(file.relative_to(changed)) for file in changed.glob(part) if file.name != Path(__file__).name)
     # 5 where none of these files has a fast test.
-    run(
-        changed,
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-m",
-        "not slow and not proof and not real",
-        *files,
-        may_return=(0, 5),
-    )
+    run(changed, *PYTEST, "not slow and not proof and not real", *files, may_return=(0, 5))

@@ -18,6 +18,7 @@ from alerts.rules import annotations_of
 from servescope.alerting.records import PERCENT, Alert
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
+from tests.support.promtool import check_firing
 
 DEPLOYMENT = {"model_name": "m", "deployment_id": "d", "inference_stack": "v2", "environment": "e"}
 TARGET = {**DEPLOYMENT, "replica": "r0", "role": "aggregated"}
@@ -152,36 +153,58 @@ def promtool_tests(alert: Alert, proof: Proof, *, is_left_open: bool = False) ->
 
 
 def beside_each_other(stories: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same stories of an alert in fewer tests: those that are checked at the same minutes as one.
+    """The same stories of an alert in fewer tests: those of one timeline as one.
 
     promtool takes hardly longer for ten series than for one. Each story has an environment of its own there, and
-    shares with the others what has none. Left as they are: an alert that looks at more than one environment, which is
-    one without such a label or on a plan, and stories of a day, which have more samples than promtool loads at once.
+    shares with the others what has none. A story of silence is checked minute by minute: between the checks of the
+    others, as many alerts fire as did at the last of them. Left as they are: an alert that looks at more than one
+    environment, which is one without such a label or on a plan, and stories of a day, which have more samples than
+    promtool loads at once.
     """
     stories = [*stories]
     fired = [
         alert["exp_labels"] for story in stories for check in story["alert_rule_test"] for alert in check["exp_alerts"]
     ]
     together: dict[object, list[dict[str, Any]]] = {}
+    timelines: dict[object, tuple[str, ...]] = {}
     for number, story in enumerate(stories):
         shared = tuple(tuple(each.items()) for each in story["input_series"] if _OF_ENVIRONMENT not in each["series"])
         times = tuple(check["eval_time"] for check in story["alert_rule_test"])
         is_alone = minutes(times[-1]) > _LONGEST_MINUTES or any(
             "environment" not in labels or "plan" in labels for labels in fired
         )
+        first = timelines.setdefault((shared, times[0], _length(story)), times)
+        if not any(check["exp_alerts"] for check in story["alert_rule_test"]):
+            # Those that fire come before those that are silent.
+            times = first
         together.setdefault((is_alone and number, shared, times), []).append(story)
     return [_merged(each) if len(each) > 1 else each[0] for each in together.values()]
+
+
+def _length(story: Mapping[str, Any]) -> int:
+    return max((len(each["values"].split()) for each in story["input_series"]), default=0)
 
 
 def _merged(stories: Sequence[dict[str, Any]]) -> dict[str, Any]:
     apart = [_in_environment(str(number), story) for number, story in enumerate(stories)]
     series = {each["series"]: each for story in apart for each in story["input_series"]}
-    checks = [
-        {**first, "exp_alerts": [alert for check in (first, *others) for alert in check["exp_alerts"]]}
-        for first, *others in zip(*(story["alert_rule_test"] for story in apart), strict=True)
-    ]
-    name = "; ".join(f"{number}: {story['name']}" for number, story in enumerate(stories))
-    return {**apart[0], "name": name, "input_series": [*series.values()], "alert_rule_test": checks}
+    name = stories[0]["alert_rule_test"][0]["alertname"]
+    expected = [{minutes(each["eval_time"]): each["exp_alerts"] for each in one["alert_rule_test"]} for one in apart]
+    checks, counts = [], []
+    for at in sorted(set().union(*expected)):
+        if all(at in each for each in expected):
+            fire = [alert for each in expected for alert in each[at]]
+            checks.append({"eval_time": f"{at}m", "alertname": name, "exp_alerts": fire})
+        else:
+            last = [each[max(minute for minute in each if minute <= at)] for each in expected]
+            counts.append(check_firing(name, at, sum(map(len, last))))
+    return {
+        **apart[0],
+        "name": "; ".join(f"{number}: {story['name']}" for number, story in enumerate(stories)),
+        "input_series": [*series.values()],
+        "alert_rule_test": checks,
+        "promql_expr_test": counts,
+    }
 
 
 def _in_environment(name: str, story: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,8 +216,8 @@ def _in_environment(name: str, story: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def absent_test(alert: Alert, proof: Proof) -> dict[str, Any]:
-    """Nothing is there at all: silence."""
-    at = minutes(alert.for_) + proof.lead
+    """Nothing is there at all, from the first minute on: silence."""
+    at = minutes(alert.for_) + 1
     return {
         "name": "silent: nothing is there",
         "interval": "1m",

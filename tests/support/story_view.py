@@ -27,7 +27,7 @@ from servescope.contract.figures import FIGURES
 from servescope.contract.objectives import record_ended
 from servescope.contract.samples import Labels, Series, Window, make_labels
 from servescope.increments.readings import evaluate
-from tests.support.alert_stories import STALE, firing
+from tests.support.alert_stories import STALE, firing, minutes
 
 _MINUTE_MS = 60_000
 _LOOKBACK_MINUTES = 5
@@ -37,16 +37,20 @@ _BEFORE_MINUTES = 120
 def first_difference(alert: Alert, stories: Iterable[StoryView]) -> str:
     """The story and the minute at which an alert first fires otherwise than the stories say; "" where it never does.
 
-    Compared are the labels and the annotations, which hold the value.
+    Compared are the labels and the annotations, which hold the value; of stories beside each other, at the minutes of
+    some of them, how many fire.
     """
     compiled = compile_alert(alert)
     for view in stories:
-        states, expected = dict[Labels, Active](), view.expected
+        states, expected, counts = dict[Labels, Active](), view.expected, view.counts
         # What has been well for so long is not evaluated since its beginning.
-        for view.minute in range(max(min(expected) - _BEFORE_MINUTES, 0), max(expected) + 1):
+        for view.minute in range(max(min(expected) - _BEFORE_MINUTES, 0), max((*expected, *counts)) + 1):
             states = advance(alert, states, compiled.active(states, Instant(view)), view.minute * _MINUTE_MS)
             if view.minute in expected and (found := _firing(alert, states)) != expected[view.minute]:
                 return f"{view.name}, minute {view.minute}: {found} instead of {expected[view.minute]}"
+            count = sum(active.fired_ms is not None for active in states.values())
+            if count != counts.get(view.minute, count):
+                return f"{view.name}, minute {view.minute}: {count} alerts instead of {counts[view.minute]}"
     return ""
 
 
@@ -72,14 +76,17 @@ def over_past(over: OverTime | Subquery, past: Mapping[Labels, Sequence[float]])
 class StoryView:
     """The series of a story, as an evaluation at a minute sees them; what was read once is kept for other alerts.
 
-    `expected` are the alerts that fire at a minute, of those that the story names.
+    `expected` are the alerts that fire at a minute, of those that the story names, and `counts` how many do at others.
     """
 
     def __init__(self, story: Mapping[str, Any]) -> None:
         self.name: str = story["name"]
         self.expected: dict[int, list[dict[str, Any]]] = {
-            int(check["eval_time"].removesuffix("m")): _in_order(check["exp_alerts"])
-            for check in story["alert_rule_test"]
+            minutes(check["eval_time"]): _in_order(check["exp_alerts"]) for check in story["alert_rule_test"]
+        }
+        self.counts: dict[int, int] = {
+            minutes(check["eval_time"]): sum(sample["value"] for sample in check["exp_samples"])
+            for check in story.get("promql_expr_test", ())
         }
         self._series = {_parsed(each["series"]): _values(each["values"]) for each in story["input_series"]}
         self._latest = {series: _latest(values) for series, values in self._series.items()}

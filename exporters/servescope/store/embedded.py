@@ -31,7 +31,7 @@ from servescope.store.events import EventTable
 from servescope.store.file import file_size
 from servescope.store.future import FutureRows, StoredTimes
 from servescope.store.history import History
-from servescope.store.increments import Division, block_row, make_increments, wanted_names
+from servescope.store.increments import Division, block_rows, make_increments, wanted_names
 from servescope.store.layouts import SeriesLayouts
 from servescope.store.open_blocks import OpenBlocks
 from servescope.store.owners import Owners
@@ -123,8 +123,7 @@ class Store(StoreConnection, History):
         The target must have been given to `set_target` before.
         """
         target = self._owners.known_target(increments.target_id)
-        for column in range(len(increments.blocks)):
-            self._append_block(target, increments, column)
+        self._append_blocks(target, increments)
 
     @guarded
     def close_blocks(self, before_ms: int) -> None:
@@ -149,11 +148,11 @@ class Store(StoreConnection, History):
         self._times.check(time_ms, last_ms, f"the figures of {deployment.deployment_id!r}", len(keys))
         self._append(FIGURES, row, time_ms, self._layouts.row_of_figures(keys, time_ms), body.tobytes())
 
-    def _append_block(self, target: int, increments: TargetIncrements, column: int) -> None:
-        series, values = block_row(increments, column)
-        end_ms = int(increments.blocks[column]) + BLOCK_MS
-        layout = self._layouts.row_of_block(series, end_ms)
-        self._append(INCREMENTS, target, end_ms, layout, np.array(values, dtype="<f8").tobytes())
+    def _append_blocks(self, target: int, increments: TargetIncrements) -> None:
+        for start_ms, (series, values) in zip(increments.blocks.tolist(), block_rows(increments), strict=True):
+            end_ms = start_ms + BLOCK_MS
+            layout = self._layouts.row_of_block(series, end_ms)
+            self._append(INCREMENTS, target, end_ms, layout, values.astype("<f8", copy=False).tobytes())
 
     def _append(self, kind: int, owner: int, time_ms: int, layout: int | None, body: bytes | None) -> None:
         self._recent.append(kind, owner, time_ms, layout, body)
@@ -255,7 +254,7 @@ class Store(StoreConnection, History):
         while (due := self._open_blocks.take_due()) is not None:
             try:
                 for found in self._blocks.compute(*due):
-                    self._append_block(due[0], found, 0)
+                    self._append_blocks(due[0], found)
             except records.StoreError as error:
                 if error.damaged:
                     raise

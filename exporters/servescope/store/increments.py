@@ -6,10 +6,12 @@ the gauges, and names of our own: no metric's has a colon.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from servescope.contract.samples import Series
 from servescope.increments.blocks import BLOCK_MS, JUDGED_GAUGES, Tallies, TargetIncrements
@@ -33,21 +35,22 @@ def wanted_names(names: Sequence[str]) -> frozenset[str]:
     return sample_names(names) | {f"{name}{_ABOVE}" for name in levels} | frozenset(own)
 
 
-def block_row(increments: TargetIncrements, column: int) -> tuple[tuple[Series, ...], list[float]]:
-    """What is stored of one block, ascending as it is read best: gains, levels, and what happened."""
-    tallies = [float(getattr(increments.tallies, name)[column]) for name in TALLIES]
-    found = [
-        *zip(increments.series, increments.gains[:, column].tolist(), strict=True),
-        *zip(increments.gauges, increments.levels[:, column].tolist(), strict=True),
-        *(
-            (Series(f"{gauge.name}{_ABOVE}", gauge.labels), share)
-            for gauge, share in zip(increments.gauges, increments.above[:, column].tolist(), strict=True)
-        ),
-        (_STARTED, float(increments.started_ms[column])),
-        *zip(_TALLY_KEYS, tallies, strict=True),
-    ]
-    known = [(series, value) for series, value in found if value == value]
-    return tuple(series for series, _ in known), [value for _, value in known]
+def block_rows(increments: TargetIncrements) -> Iterator[tuple[tuple[Series, ...], NDArray[np.float64]]]:
+    """What is stored of each block, ascending as it is read best: gains, levels, and what happened.
+
+    Blocks of the same series have the same tuple of them.
+    """
+    above = (Series(f"{gauge.name}{_ABOVE}", gauge.labels) for gauge in increments.gauges)
+    keys = (*increments.series, *increments.gauges, *above, _STARTED, *_TALLY_KEYS)
+    tallies = [getattr(increments.tallies, name) for name in TALLIES]
+    table = np.vstack([increments.gains, increments.levels, increments.above, increments.started_ms, *tallies]).T
+    known = ~np.isnan(table)
+    found: dict[bytes, tuple[Series, ...]] = {}
+    for values, is_known in zip(table, known, strict=True):
+        flags = is_known.tobytes()
+        if flags not in found:
+            found[flags] = tuple(compress(keys, is_known))
+        yield found[flags], values[is_known]
 
 
 class Division:

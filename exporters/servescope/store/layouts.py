@@ -21,6 +21,8 @@ _LAYOUTS_HELD = 256
 _KEYS_HELD = 100_000
 
 K = TypeVar("K", Keys, Shape)
+_Written = tuple[tuple[Series, ...], bytes]
+"""Series whose text was written, and its digest."""
 
 
 class SeriesLayouts:
@@ -28,7 +30,8 @@ class SeriesLayouts:
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection, self._path = connection, path
-        self._of_target: dict[str, tuple[tuple[Series, ...], bytes]] = {}
+        self._of_target: dict[str, _Written] = {}
+        self._of_block: _Written | None = None
         # By digest: the row, and when it was last marked.
         self._marked: dict[bytes, tuple[int, int]] = {}
         self._keys: OrderedDict[int, Keys] = OrderedDict()
@@ -44,19 +47,13 @@ class SeriesLayouts:
 
     def row_of_series(self, target_id: str, series: tuple[Series, ...], time_ms: int) -> int:
         """The row of the layout of a target's scrape, made when it is new."""
-        former = self._of_target.get(target_id)
-        if former is None or former[0] is not series:
-            text = write_text(series)
-            self._of_target[target_id] = (series, digest(text))
-            return self._row_of_text(text, time_ms)
-        known = self._marked.get(former[1])
-        if known is not None and time_ms - known[1] < _MARK_MS:
-            return known[0]
-        return self._row_of_text(write_text(series), time_ms)
+        self._of_target[target_id], row = self._row_after(self._of_target.get(target_id), series, time_ms)
+        return row
 
     def row_of_block(self, series: tuple[Series, ...], end_ms: int) -> int:
         """The row of the layout of a block's increments, made when it is new."""
-        return self._row_of_text(write_text(series), end_ms)
+        self._of_block, row = self._row_after(self._of_block, series, end_ms)
+        return row
 
     def row_of_figures(self, keys: list[str], time_ms: int) -> int:
         """The row of the layout of a deployment's figures, made when it is new."""
@@ -83,6 +80,16 @@ class SeriesLayouts:
         before_ms = oldest_row_ms - _MARK_MS
         if self._connection.execute("DELETE FROM layouts WHERE used_ms < ?", (before_ms,)).rowcount:
             self._marked = {name: known for name, known in self._marked.items() if known[1] >= before_ms}
+
+    def _row_after(self, former: _Written | None, series: tuple[Series, ...], time_ms: int) -> tuple[_Written, int]:
+        """The row of series, whose text is not written anew where they are those of before."""
+        if former is None or former[0] is not series:
+            text = write_text(series)
+            return (series, digest(text)), self._row_of_text(text, time_ms)
+        known = self._marked.get(former[1])
+        if known is not None and time_ms - known[1] < _MARK_MS:
+            return former, known[0]
+        return former, self._row_of_text(write_text(series), time_ms)
 
     def _row_of_text(self, keys: str, time_ms: int) -> int:
         name = digest(keys)

@@ -6,7 +6,7 @@ statuses         each target's latest status, and its coverage, which nearly all
 layouts          what the numbers of a recent row are, in order: figure keys, or series; once per distinct list
 recent_scrapes   one row per target and scrape: float64, little-endian, in the order of its layout; none when it failed
 recent_figures   one row per deployment and evaluation, likewise
-recent_increments  one row per target and block of five minutes, by the block's end, likewise (`increments.block_row`)
+recent_increments  one row per target and block of five minutes, by the block's end, likewise (`increments.block_rows`)
 runs             stretches of up to `PACK_ROWS` former rows of one target, or deployment, packed; no two of one overlap
 shapes           what the numbers of a run are (`packing.Shape`); once per distinct one
 chunks           the packed numbers of a run, a few series over all its instants each (`codec.encode_block`)

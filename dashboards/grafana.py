@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 from grafanalib import core
@@ -414,9 +415,13 @@ def _names(panel: Panel, name: str) -> bool:
     endings = (f" {name}", f" {_ANY_NUMBER.sub('{{position}}', name)}")
     if any(f" {query.legend}".endswith(endings) for query in panel.queries):
         return True
+    return any(f"{{{{{label}}}}}" in query.legend for label in _labels_with(name) for query in panel.queries)
+
+
+@cache
+def _labels_with(value: str) -> frozenset[str]:
     closed = [("role", ROLES), *(pair for metric in METRICS.values() for pair in metric.label_values.items())]
-    having = {label for label, values in closed if name in values}
-    return any(f"{{{{{label}}}}}" in query.legend for label in having for query in panel.queries)
+    return frozenset(label for label, values in closed if value in values)
 
 
 def _time_series(panel: Panel, shared: Mapping[str, Any], stacks: tuple[str, ...]) -> core.Panel:

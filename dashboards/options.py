@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -42,7 +43,7 @@ _NO_TEXTS = ("labels", "engines", "extra_labels", "collector_labels")
 _UNIT_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Options:
     """How the dashboards are written.
 
@@ -77,6 +78,11 @@ class Options:
 
     def alerts(self) -> Mapping[str, Alert]:
         """All alerts by name, with the chosen numbers and names."""
+        return self._alerts
+
+    # Each dashboard asks for them.
+    @cached_property
+    def _alerts(self) -> Mapping[str, Alert]:
         return ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
 
     @property

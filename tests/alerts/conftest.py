@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,9 @@ def scrape_seconds(request: pytest.FixtureRequest) -> int:
 def incidents(promtool: Path, tmp_path: Path, scrape_seconds: int) -> Incidents:
     """Incidents scraped at this interval."""
     return Incidents(promtool, tmp_path, scrape_seconds)
+
+
+@pytest.fixture
+def by_the_minute(incidents: Incidents) -> Incidents:
+    """The same where a minute matters: what fires, or is no longer true, for a few of them."""
+    return replace(incidents, every="1m")

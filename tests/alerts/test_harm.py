@@ -149,23 +149,25 @@ def _bursts(busy: int, idle: int, minutes: int, length: float, probes: float = 0
 @pytest.mark.parametrize(
     "phase", [0, pytest.param(2, marks=pytest.mark.proof), pytest.param(5, marks=pytest.mark.proof)]
 )
-def test_answers_that_shrink_between_bursts_are_a_page(incidents: Incidents, busy: int, idle: int, phase: int) -> None:
+def test_answers_that_shrink_between_bursts_are_a_page(
+    by_the_minute: Incidents, busy: int, idle: int, phase: int
+) -> None:
     """Few users, who ask for some minutes and then pause: a page within a quarter of an hour as well."""
     before = [(phase, 0.2, 300.0)] if phase else []
     given = _answers(*before, *_bursts(busy, idle, _HOURS, 300.0), *_bursts(busy, idle, 90, 30.0))
     starts = _HOURS + phase
     minutes = {starts - 1: False, starts + 15: True, starts + 80: True}
 
-    assert incidents.firing(given, {_SHORT: minutes}) == {}
+    assert by_the_minute.firing(given, {_SHORT: minutes}) == {}
 
 
 @pytest.mark.parametrize(("busy", "idle"), [(10, 10), pytest.param(2, 8, marks=pytest.mark.proof)])
-def test_probes_between_bursts_are_no_page(incidents: Incidents, busy: int, idle: int) -> None:
+def test_probes_between_bursts_are_no_page(by_the_minute: Incidents, busy: int, idle: int) -> None:
     """One token each, and between bursts all there is."""
     given = _answers(*_bursts(busy, idle, 2 * _HOURS, 300.0, probes=0.2))
     quiet = dict.fromkeys(range(_HOURS, 2 * _HOURS), False)
 
-    assert incidents.firing(given, {_SHORT: quiet}) == {}
+    assert by_the_minute.firing(given, {_SHORT: quiet}) == {}
 
 
 @pytest.mark.parametrize(

@@ -27,16 +27,17 @@ def of_replica(name: str, replica: str = "r0", **labels: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Incidents:
-    """Incidents through promtool in a folder, scraped every so many seconds."""
+    """Incidents through promtool in a folder, scraped every so many seconds; rules are evaluated less often."""
 
     promtool: Path
     folder: Path
     scrape_seconds: int
+    every: str = "2m"
 
     def firing(
         self, given: Mapping[str, Stretches], checks: Mapping[str, Mapping[int, bool]], *, count: int = 1
     ) -> dict[str, str]:
-        """What promtool finds otherwise than whether alerts fire at minutes, once a minute; empty for nothing.
+        """What promtool finds otherwise than whether alerts fire at minutes; empty for nothing.
 
         Of each alert, `count` of its label sets fire.
         """
@@ -45,7 +46,7 @@ class Incidents:
             for name, minutes in checks.items()
             for minute, fires in minutes.items()
         ]
-        suite = Suite([self._test(given, found)], rule_groups(checks))
+        suite = Suite([self._test(given, found)], rule_groups(checks, self.every), interval=self.every)
         return failures(self.promtool, self.folder, {"incident": suite})
 
     def fired(
@@ -58,8 +59,8 @@ class Incidents:
     ) -> dict[str, str]:
         """What promtool finds of alerts of these severities on deployments and targets that fired; empty for none.
 
-        Those that fire after the minute `since` count. They are evaluated every other minute. Those on
-        objectives are left out, as are those on the monitoring.
+        Those that fire after the minute `since` count. Those on objectives are left out, as are those on the
+        monitoring.
         """
         names = on_deployments(severities)
         chosen = f'severity=~"{"|".join(severities)}"'
@@ -69,8 +70,7 @@ class Incidents:
             "eval_time": f"{minutes - 1}m",
             "exp_samples": [],
         }
-        groups = [{**group, "interval": "2m"} for group in rule_groups(names)]
-        suite = Suite([self._test(given, [found])], groups, interval="2m")
+        suite = Suite([self._test(given, [found])], rule_groups(names, self.every), interval=self.every)
         return failures(self.promtool, self.folder, {"life": suite})
 
     def _test(self, given: Mapping[str, Stretches], checks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -91,17 +91,17 @@ def on_deployments(severities: Collection[str] = ("critical", "warning")) -> lis
     ]
 
 
-def rule_groups(names: Iterable[str]) -> list[dict[str, Any]]:
+def rule_groups(names: Iterable[str], every: str) -> list[dict[str, Any]]:
     """These alerts, and before them the rules of the figures and objectives that they read."""
     alerts = [ALERTS[name] for name in names]
     read = [term for alert in alerts for condition in conditions_of(alert) for term in terms(condition)]
     figures = dict.fromkeys(term.figure for term in read if isinstance(term, FigureRef))
     rules = [recording_rule(FIGURES[figure], "5m") for figure in figures]
-    objectives = [objective_group(interval="1m")] if any(isinstance(term, BadRatio) for term in read) else []
+    objectives = [objective_group(interval=every)] if any(isinstance(term, BadRatio) for term in read) else []
     return [
         {"name": "figures", "rules": rules},
         *objectives,
-        *({**group, "interval": "1m"} for group in alert_groups(alerts)),
+        *({**group, "interval": every} for group in alert_groups(alerts)),
     ]
 
 

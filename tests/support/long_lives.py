@@ -30,7 +30,7 @@ _OPTIONS: Final = ("--query.lookback-delta=90s",)
 
 def fired_in_life(life: Life, *, prometheus: Path, promtool: Path, folder: Path) -> dict[str, set[Labels]]:
     """Which alerts on deployments and targets fire, and for which labels, with a scrape a minute."""
-    groups = rule_groups(on_deployments())
+    groups = rule_groups(on_deployments(), f"{_EVERY_MINUTES}m")
     recording = [{**group, "rules": [rule for rule in group["rules"] if "record" in rule]} for group in groups]
     file = folder / "recording.json"
     file.write_text(json.dumps({"groups": [group for group in recording if group["rules"]]}), encoding="utf-8")

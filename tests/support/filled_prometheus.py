@@ -49,7 +49,8 @@ def make_stack() -> EmulatedStack:
     plain = replace(V1, identity=replace(V1.identity, deployment_id=PLAIN), engine=replace(V1.engine, speculation=None))
     phased = replace(V2_DISAGGREGATED, identity=replace(V2.identity, deployment_id="chat-v2-phases"))
     return EmulatedStack.of(
-        [(V1, 0.3), (V2, 0.3), (phased, 0.2), (plain, 0.2)], traffic=GeneratedTraffic(Mix(abort_share=0.03))
+        [(V1, 0.3), (V2, 0.3), (phased, 0.2), (plain, 0.2)],
+        traffic=GeneratedTraffic(Mix(requests_per_second=5.0, abort_share=0.03)),
     )
 
 

@@ -295,7 +295,7 @@ def test_a_dead_translator_is_one_page(each_promtool: Path, tmp_path: Path, behi
             {"labels": f'{{alertname="{name}"}}', "value": deployments.get(name, 1)} for name in sorted(firing)
         ],
     }
-    suite = Suite([unit_test(given, [check])], files=[GENERATED / name for name in FILES])
+    suite = Suite([unit_test(given, [check])], files=[GENERATED / name for name in FILES], interval="2m")
 
     assert failures(each_promtool, tmp_path, {"translator": suite}) == {}
 

@@ -145,8 +145,7 @@ def _unexpected(
     promtool: Path, folder: Path, given: Iterable[dict[str, str]], checks: list[dict[str, Any]], *names: str
 ) -> Any:
     test = {"name": "objectives", "interval": "1m", "input_series": list(given), "promql_expr_test": checks}
-    recorded = [GENERATED / file for file in ("recording.rules.yml", "objectives.rules.yml")]
-    suite = Suite([test], alert_groups([ALERTS[name] for name in names]), recorded)
+    suite = Suite([test], alert_groups([ALERTS[name] for name in names]), [GENERATED / "objectives.rules.yml"])
     return failures(promtool, folder, {"objectives": suite})
 
 

@@ -100,9 +100,9 @@ def test_an_office_tool_from_its_second_evening_on(incidents: Incidents) -> None
 @_EACH_MINUTE
 def test_a_failure_in_it_is_reported(incidents: Incidents, prometheus: Path, promtool: Path, tmp_path: Path) -> None:
     """The same kind of life, in which an upgrade's replicas do not come up; promtool and a Prometheus find the same."""
-    minutes, lead = 150, 20
-    old = [Process(f"old-{number}", 0, 0, lead + 10 * (number + 1)) for number in range(8)]
-    new = [Process(f"new-{n}", lead + 10 * (n + 1), minutes, minutes) for n in range(8)]
+    minutes, lead = 110, 20
+    old = [Process(f"old-{number}", 0, 0, lead + 5 * (number + 1)) for number in range(8)]
+    new = [Process(f"new-{n}", lead + 5 * (n + 1), minutes, minutes) for n in range(8)]
     life = Life(minutes, [*old, *new], lambda _: 16.0, lambda _: 8)
 
     (found,) = incidents.fired(life.series(), life.minutes).values()

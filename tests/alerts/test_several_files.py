@@ -123,9 +123,10 @@ def test_each_deployment_is_judged_by_the_file_that_covers_it(each_promtool: Pat
         # But for what only targets that are not seen, or engines with other edges, have.
         _is(f"""{_selected(names, 'environment="staging"')} > bool {0.85 * len(names)}""", 1),
     ]
+    # Whole files take long to evaluate: often enough for the windows of five minutes.
     suites = {
-        "together": Suite([unit_test(given, judged)], _groups(_live(), _staging())),
-        "alone": Suite([unit_test(given, alone)], _groups(_staging())),
+        "together": Suite([unit_test(given, judged)], _groups(_live(), _staging()), interval="3m"),
+        "alone": Suite([unit_test(given, alone)], _groups(_staging()), interval="3m"),
     }
 
     assert failures(each_promtool, tmp_path, suites) == {}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from alerts.__main__ import GENERATED
 from alerts.rules import alert_groups, alert_rule
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.identity import ENGINE_ROLES, ROLES
 from tests.support.alert_mutants import EQUIVALENT, mutants
 from tests.support.alert_proofs import LONG, PROOFS, stories_of
 from tests.support.alert_stories import DEPLOYMENT, TARGET, beside_each_other, promtool_tests
+from tests.support.incidents import rule_groups
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 _TRIED_ELSEWHERE = frozenset(
@@ -184,10 +184,8 @@ def test_a_counter_reset_neither_fires_nor_ends_an_alert(each_promtool: Path, tm
         for at in range(start, _END)
     ]
     test = {"name": "a reset", "interval": "1m", "input_series": series, "promql_expr_test": checks}
-    recorded = [GENERATED / file for file in ("recording.rules.yml", "objectives.rules.yml")]
-    suite = Suite([test], alert_groups([ALERTS[name] for name in COUNTED]), recorded)
 
-    assert failures(each_promtool, tmp_path, {"reset": suite}) == {}
+    assert failures(each_promtool, tmp_path, {"reset": Suite([test], rule_groups(COUNTED, "1m"))}) == {}
 
 
 def _counted(slopes: Slopes, deployment: str) -> Iterator[dict[str, str]]:

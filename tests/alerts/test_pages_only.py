@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 
 from alerts.__main__ import main
 from alerts.options import make_options
@@ -15,59 +16,62 @@ from alerts.rules import render_bundle
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.records import ALERTING
 from servescope.generating.rules import Format
+from tests.support.commands import run_main
+from tests.support.documents import read_yaml
 from tests.support.promtool import run
 
 PAGES = {name for name, alert in ALERTS.items() if alert.severity == "critical"}
 
 
-def _groups(text: str) -> list[dict[str, Any]]:
-    document = yaml.safe_load(text)
+@cache
+def _groups(form: str) -> list[dict[str, Any]]:
+    """The groups of a document with pages alone, as the command writes it."""
+    done = run_main(main, "--format", form, "--pages-only")
+    assert done.returncode == 0, done.stderr
+    document = read_yaml(done.stdout)
     groups: list[dict[str, Any]] = document.get("groups") or document["spec"]["groups"]
     return groups
 
 
-def _written(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    monkeypatch.setattr("sys.argv", ["alerts", *words])
-    assert main() == 0
-    return capsys.readouterr().out
+@cache
+def _every_recorded() -> frozenset[str]:
+    groups = read_yaml(render_bundle("prometheus"))["groups"]
+    return frozenset(rule["record"] for group in groups for rule in group["rules"] if "record" in rule)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", get_args(Format))
-def test_pages_come_with_what_they_read(
-    both_promtools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], form: str
-) -> None:
-    """Every page and no other alert; what is recorded is read, and what is read is recorded. Prometheus loads it."""
-    groups = _groups(_written(monkeypatch, capsys, "--format", form, "--pages-only"))
-    rules = [rule for group in groups for rule in group["rules"]]
+def test_pages_come_with_what_they_read(form: str) -> None:
+    """Every page and no other alert; what is recorded is read, and what is read is recorded."""
+    rules = [rule for group in _groups(form) for rule in group["rules"]]
     recorded = {rule["record"] for rule in rules if "record" in rule}
-    every = {
-        rule["record"] for group in _groups(render_bundle("prometheus")) for rule in group["rules"] if "record" in rule
-    }
     read = {name for rule in rules for name in re.findall(r"[a-z][\w:]+", f"{rule['expr']} {rule.get('annotations')}")}
 
     assert {rule["alert"] for rule in rules if "alert" in rule} == PAGES
-    assert all(group["rules"] for group in groups)
-    assert recorded == read & every < every
-    if form in ("victoriametrics", "vmrule"):
-        return  # its functions are no PromQL
-    kept = [{key: group[key] for key in ("name", "interval", "rules")} for group in groups]
-    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": kept}), encoding="utf-8")
-    done = run(both_promtools, ["check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.yml"], tmp_path)
+    assert all(group["rules"] for group in _groups(form))
+    assert recorded == read & _every_recorded() < _every_recorded()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [form for form in get_args(Format) if form not in ("victoriametrics", "vmrule")])
+def test_prometheus_loads_pages_alone(both_promtools: Path, tmp_path: Path, form: str) -> None:
+    """With every lint fatal; the functions of VictoriaMetrics are no PromQL."""
+    kept = [{key: group[key] for key in ("name", "interval", "rules")} for group in _groups(form)]
+    (tmp_path / "rules.json").write_text(json.dumps({"groups": kept}), encoding="utf-8")
+    done = run(both_promtools, ["check", "rules", "--lint=all", "--lint-fatal", tmp_path / "rules.json"], tmp_path)
+
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
-def test_the_files_hold_pages_alone(
-    promtool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_files_hold_pages_alone(promtool: Path, tmp_path: Path) -> None:
     """Of rules and runbooks; a file in which nothing is left has no group."""
-    _written(monkeypatch, capsys, "--output", str(tmp_path), "--pages-only")
+    assert run_main(main, "--output", str(tmp_path), "--pages-only").returncode == 0
     done = run(promtool, ["check", "rules", *sorted(tmp_path.glob("*.rules.yml"))], tmp_path)
 
     assert done.returncode == 0, done.stdout
     assert {path.stem for path in (tmp_path / "runbooks").glob("Servescope*.md")} == PAGES
-    assert yaml.safe_load((tmp_path / "histograms.rules.yml").read_text(encoding="utf-8")) == {"groups": []}
+    assert read_yaml((tmp_path / "histograms.rules.yml").read_text(encoding="utf-8")) == {"groups": []}
 
 
 def test_what_starts_with_five_is_five() -> None:

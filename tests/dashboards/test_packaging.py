@@ -8,7 +8,6 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-import yaml
 
 from dashboards.__main__ import render
 from dashboards.options import DEFAULTS
@@ -16,6 +15,7 @@ from dashboards.packaging import HEADER
 from servescope.generating.dashboards import FORMATS
 from tests.conftest import ROOT
 from tests.support.boards import NAMES, read_board
+from tests.support.documents import read_yaml
 
 OPTIONS = replace(DEFAULTS, folder="LLM serving")
 
@@ -31,7 +31,7 @@ def rendered(format_name: str) -> Mapping[str, str]:
 def test_a_config_map_holds_the_dashboard(name: str) -> None:
     """Under the label that the sidecar looks for, in the folder wanted, small enough for `kubectl apply`."""
     text = rendered("configmap")[f"{name}.yaml"]
-    document = yaml.safe_load(text)
+    document = read_yaml(text)
 
     assert text.startswith(HEADER)
     assert (document["apiVersion"], document["kind"]) == ("v1", "ConfigMap")
@@ -46,7 +46,7 @@ def test_a_config_map_holds_the_dashboard(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_operators_resource_holds_the_dashboard(name: str) -> None:
     """As text, which the operator hands to Grafana."""
-    document = yaml.safe_load(rendered("grafana-operator")[f"{name}.yaml"])
+    document = read_yaml(rendered("grafana-operator")[f"{name}.yaml"])
 
     assert (document["apiVersion"], document["kind"]) == ("grafana.integreatly.org/v1beta1", "GrafanaDashboard")
     assert document["spec"]["folder"] == "LLM serving"
@@ -56,7 +56,7 @@ def test_the_operators_resource_holds_the_dashboard(name: str) -> None:
 def test_provisioning_names_the_folder() -> None:
     """Files carry none."""
     (path,) = (ROOT / "deploy" / "grafana" / "provisioning" / "dashboards").iterdir()
-    (provider,) = yaml.safe_load(path.read_text(encoding="utf-8"))["providers"]
+    (provider,) = read_yaml(path.read_text(encoding="utf-8"))["providers"]
 
     assert provider["folder"] == DEFAULTS.folder
     assert rendered("json") == render()

@@ -53,18 +53,17 @@ def package(uid: str, name: str, text: str, options: Options, format_: str) -> t
     if format_ == "json":
         return f"{name}.json", text
     document = _KINDS[format_](uid, name, text, options)
-    return f"{name}.yaml", HEADER + yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Texts of several lines as blocks, so that a change of one line is a change of one line."""
+    return f"{name}.yaml", HEADER + yaml.dump(document, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    """Texts of several lines as blocks, so that a change of one line is a change of one line."""
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _represent_text)
+# By libyaml, where there is one.
+_DUMPER: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+_DUMPER.add_representer(str, _represent_text)
 
 
 def is_current(path: Path, text: str) -> bool:

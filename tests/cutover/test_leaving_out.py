@@ -39,8 +39,8 @@ def test_a_slow_replica_is_not_its_arm_by_the_time_that_it_takes() -> None:
     v1, v2 = ((each.below * 10.0, each.above * 40.0) for each in (arm(4), arm(2, slower={1: 3.0})))
     speed = replace(METRIC, name="tps_per_request", kind="ratio", better="higher")
 
-    def of_speed(one: ArmSums, other: ArmSums) -> MetricPath:
-        return ratio_path(speed, NOISE, one, other, LEVELS, least_below=60.0)
+    def of_speed(one: ArmSums, other: ArmSums, proves: int = 3) -> MetricPath:
+        return ratio_path(speed, NOISE, one, other, LEVELS, least_below=60.0, proves=proves)
 
     remaining = without_one(ArmSums(*v1), ArmSums(*v2), of_speed, LEVEL, math.log1p(METRIC.margin or 0.0))
 
@@ -111,8 +111,8 @@ def test_replicas_that_come_later_change_nothing_before() -> None:
     assert np.array_equal(before.proving[:20], after.proving[:20])
 
 
-def path_of(v1: ArmSums, v2: ArmSums) -> MetricPath:
-    return mean_path(METRIC, NOISE, (), v1, v2, LEVELS)
+def path_of(v1: ArmSums, v2: ArmSums, proves: int = 3) -> MetricPath:
+    return mean_path(METRIC, NOISE, (), v1, v2, LEVELS, proves=proves)
 
 
 def left(v1: ArmSums, v2: ArmSums) -> Remaining:

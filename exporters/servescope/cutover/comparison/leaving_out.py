@@ -34,23 +34,26 @@ class Remaining:
 
 
 def without_one(
-    v1: ArmSums, v2: ArmSums, path_of: Callable[[ArmSums, ArmSums], MetricPath], level: float, margin: float
+    v1: ArmSums, v2: ArmSums, path_of: Callable[[ArmSums, ArmSums, int], MetricPath], level: float, margin: float
 ) -> Remaining:
-    """What is left of the path of two arms, which `path_of` gives, where any one replica of either is left out.
+    """What is left of the path of two arms where any one replica of either is left out.
 
-    `level` is the logarithm of the evidence from which harm may be proven, `margin` that of the margin. What is not
-    proven anyway is not looked at.
+    `path_of` gives the path of two arms, with as much evidence as in `paths.path_of_effects`. `level` is the logarithm
+    of the evidence from which harm may be proven, `margin` that of the margin. What is not proven anyway is not looked
+    at.
     """
-    path = path_of(v1, v2)
+    path = path_of(v1, v2, 3)
     remaining = Remaining(path, np.full(path.harm.shape, -1))
     harmful, bounded = bool(((path.harm >= level) & (path.material >= level)).any()), bool(path.bounded.any())
     if not harmful and not bounded:
         return remaining
-    of_v2 = [_Rest(replica, counts, path_of(v1, rest)) for replica, counts, rest in _rests(v2)]
+    proves = 3 if harmful else 0
+    of_v2 = [_Rest(replica, counts, path_of(v1, rest, proves)) for replica, counts, rest in _rests(v2)]
     if harmful and of_v2:
         remaining = _without_harm(path, of_v2, level)
     if bounded:
-        of_v1 = [_Rest(replica, counts, path_of(rest, v2)) for replica, counts, rest in _rests(v1)]
+        # Of health their limits are asked alone.
+        of_v1 = [_Rest(replica, counts, path_of(rest, v2, 0)) for replica, counts, rest in _rests(v1)]
         remaining = replace(remaining, path=_without_health(remaining.path, [*of_v1, *of_v2], margin))
     return remaining
 

@@ -53,10 +53,10 @@ class MetricPath:
     `harm`, `material` and `beyond` are the evidence, as logarithms of e-values, that the cost exceeds zero, the floor
     and the margin. `bounded` is where the cost is proven to stay below the margin. `cost` is the estimate with `low`
     and `high`, `recent` that of the last one to two hours; NaN, or infinite, where there is none. `information` has
-    been gathered of `wanted` (NaN where waiting does not settle it). `slow_low` gives the highest lower limit of the
-    differences of slow fractions, which is seldom asked for; None without edges. `compared` are the blocks of all of
-    that, from which a judgement takes the estimate it shows; `harmed` those that may prove harm, where these are
-    others. `flood` is where events have flooded v2 for more than one block; None of what is no event.
+    been gathered of what `wanted` gives (NaN where waiting does not settle it). `slow_low` gives the highest lower
+    limit of the differences of slow fractions; None without edges. Both are seldom asked for. `compared` are the blocks
+    of all of that, from which a judgement takes the estimate it shows; `harmed` those that may prove harm, where these
+    are others. `flood` is where events have flooded v2 for more than one block; None of what is no event.
     """
 
     harm: Floats
@@ -68,7 +68,7 @@ class MetricPath:
     high: Floats
     recent: Floats
     information: Floats
-    wanted: Floats
+    wanted: Callable[[], Floats]
     calibrated: bool
     slow_low: Callable[[], Floats] | None = None
     compared: Comparison | None = None
@@ -133,13 +133,14 @@ class ArmSums:
 
 def mean_path(
     metric: MetricPlan, noise: Noise, edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: Levels,
-    *, slope: PromptSlope | None = None,
+    *, slope: PromptSlope | None = None, proves: int = 3,
 ) -> MetricPath:  # fmt: skip
-    """The path of a histogram's mean, with the shares of observations above its edges."""
+    """The path of a histogram's mean, with the shares of observations above its edges; `proves` as in
+    `path_of_effects`."""
     blocks = mean_blocks(noise, v1, v2, slope)
-    path = path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels)
+    path = path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels, proves=proves)
     # Without a past, how much shares differ by themselves is not known: they would alarm at the first difference.
-    if metric.better != "lower" or not edges or not noise.calibrated:
+    if metric.better != "lower" or not edges or not noise.calibrated or not proves:
         return path
     weights = np.array([1.0 - EDGES_WEIGHT, *([EDGES_WEIGHT / len(edges)] * len(edges))])
     slow = _slow_evidence(edges, v1, v2, levels)
@@ -217,11 +218,11 @@ def _slow_low(edges: Sequence[ComparedEdge], v1: ArmSums, v2: ArmSums, levels: L
 
 def ratio_path(
     metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, least_below: float,
-    slope: PromptSlope | None = None, steady: bool = False,
+    slope: PromptSlope | None = None, steady: bool = False, proves: int = 3,
 ) -> MetricPath:  # fmt: skip
-    """The path of a ratio of two counters' sums; `steady` as in `ratio_blocks`."""
+    """The path of a ratio of two counters' sums; `steady` as in `ratio_blocks`, `proves` as in `path_of_effects`."""
     blocks = ratio_blocks(v1, v2, slope, least_below=least_below, steady=steady)
-    return path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels)
+    return path_of_effects(metric, compare_effects(metric, noise, blocks, v1, v2, levels), levels, proves=proves)
 
 
 def ratio_blocks(
@@ -278,10 +279,11 @@ def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Leve
     starts, weights = change.schedule(size, stage_weight=levels.weight)
     if compared.changes:
         evidence = np.zeros((3, blocks.effects.size))
-        evidence[:proves] = change.log_evidence_of_harm(
-            blocks, compared.variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
-            starts=starts, weights=weights, persistent=compared.persistent,
-        )  # fmt: skip
+        if proves:
+            evidence[:proves] = change.log_evidence_of_harm(
+                blocks, compared.variances, bound=(0.0, floor, margin)[:proves], alpha=levels.harm, wanted=wanted,
+                starts=starts, weights=weights, persistent=compared.persistent,
+            )  # fmt: skip
         harm, material, beyond = evidence
     else:
         harm, material, beyond = (
@@ -290,6 +292,10 @@ def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Leve
         )
     at = _latest(blocks.last, size)
     low, high = compared.limits
+
+    def settled_at() -> Floats:
+        return _spread(_wanted(path, compared.persistent, margin, floor, levels, wanted), at, np.nan)
+
     return MetricPath(
         harm=_spread(harm, at, 0.0),
         material=_spread(material, at, 0.0),
@@ -300,7 +306,7 @@ def path_of_effects(metric: MetricPlan, compared: EffectComparison, levels: Leve
         high=_spread(high, at, np.inf),
         recent=_spread(_recent(blocks), at, np.nan),
         information=_spread(path.information, at, 0.0),
-        wanted=_spread(_wanted(path, compared.persistent, margin, floor, levels, wanted), at, np.nan),
+        wanted=settled_at,
         calibrated=compared.changes,
         compared=compared,
     )
@@ -390,10 +396,12 @@ def _wanted(
 # --- Events -----------------------------------------------------------------------------------------------------------
 
 
-def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels) -> MetricPath:
+def events_path(
+    metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, levels: Levels, *, proves: int = 3
+) -> MetricPath:
     """The path of counts of events among requests, or among hours, clusters counted once.
 
-    `information` is of health; what floods is requests.
+    `information` is of health; what floods is requests; `proves` as in `path_of_effects`.
     """
     judged = JUDGED[metric.name]
     replicas = ReplicaSums(v1.above, v1.below), ReplicaSums(v2.above, v2.below)
@@ -401,7 +409,10 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
     margin, floor = 1.0 + (metric.margin or 0.0), 1.0 + (metric.floor or 0.0)
     flood = floods.flooded(*replicas, margin) & judged.of_requests
     lasting = floods.log_evidence_of_flood(*replicas, flood)
-    harm, material, beyond = harm_of_events(arms, (1.0, floor, margin), lasting, levels)
+    evidence = np.zeros((3, flood.size))
+    if proves:
+        evidence[:proves] = harm_of_events(arms, (1.0, floor, margin)[:proves], lasting, levels)
+    harm, material, beyond = evidence
     v1_rate, v2_rate = (rate_so_far(arm) for arm in (v1, v2))
     below, bounded, rare = _health_of_events(arms, v2, margin, judged.immaterial, levels)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -427,7 +438,7 @@ def events_path(metric: MetricPlan, noise: Noise, v1: ArmSums, v2: ArmSums, leve
         high=np.fmax(high, cost),
         recent=cost,
         information=np.maximum(below, 0.0),
-        wanted=np.full(flood.size, -math.log(levels.high)),
+        wanted=lambda: np.full(flood.size, -math.log(levels.high)),
         calibrated=True,
         compared=EventComparison(
             raw, arms, SpanLevels(levels.low, levels.high, -math.log(levels.high)), (low, high)

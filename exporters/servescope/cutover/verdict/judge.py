@@ -521,9 +521,11 @@ def _eta(track: MetricTrack, block: int) -> tuple[float | None, float | None]:
     """Seconds until the metric is settled at the rate of the last hour, and the information that settles it."""
     path = track.path
     # How long a replica stays worse than the others nobody knows.
-    if path is None or track.causes[block] == "one replica" or not math.isfinite(path.wanted[block]):
+    if path is None or track.causes[block] == "one replica":
         return None, None
-    wanted, now = float(path.wanted[block]), float(path.information[block])
+    wanted, now = float(path.wanted()[block]), float(path.information[block])
+    if not math.isfinite(wanted):
+        return None, None
     before = max(0, block - HOUR_BLOCKS)
     gained = now - (float(path.information[before]) if block >= HOUR_BLOCKS else 0.0)
     blocks = min(block + 1, HOUR_BLOCKS)

@@ -417,18 +417,18 @@ def _candidate(
     levels = _levels(context, metric)
     noise, slope = frozen.noise[metric.name], frozen.slopes.get(metric.name)
 
-    def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums) -> MetricPath:
+    def path(kept: NDArray[np.bool_], one: ArmSums, other: ArmSums, proves: int) -> MetricPath:
         one, other = kept_sums(one, kept), kept_sums(other, kept)
         if judged.kind == "events":
-            return paths.events_path(metric, noise, one, other, levels)
+            return paths.events_path(metric, noise, one, other, levels, proves=proves)
         if judged.kind == "ratio":
             return paths.ratio_path(
                 metric, noise, one, other, levels, least_below=least_below(judged), slope=slope,
-                steady=bool(judged.made_of),
+                steady=bool(judged.made_of), proves=proves,
             )  # fmt: skip
         if metric.better is None:
             return paths.two_sided_path(metric, noise, one, other, levels, slope=slope)
-        return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope)
+        return paths.mean_path(metric, noise, edges, one, other, levels, slope=slope, proves=proves)
 
     # Events count whatever the load, and so do lengths of answers; health is of the share that is planned.
     every = np.ones(context.usable.size, dtype=np.bool_)
@@ -440,11 +440,10 @@ def _candidate(
         harmful = free
     matched = free & context.on_plan
 
-    def path_of(one: ArmSums, other: ArmSums) -> MetricPath:
-        health = path(matched, one, other)
+    def path_of(one: ArmSums, other: ArmSums, proves: int = 3) -> MetricPath:
         if np.array_equal(matched, harmful):
-            return health
-        return paths.with_harm(health, path(harmful, one, other))
+            return path(matched, one, other, proves)
+        return paths.with_harm(path(matched, one, other, 0), path(harmful, one, other, proves))
 
     if not judged.warms:
         whole = path_of(v1, v2)

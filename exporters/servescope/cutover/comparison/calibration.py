@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,8 +95,10 @@ def calibrate(split: Callable[[NDArray[np.bool_]], BlockEffects], observed: Floa
     replicas = np.flatnonzero(observed.sum(axis=1) > 0.0)
     if replicas.size < 2 or seen < LEAST_BLOCKS:
         return None
-    small = _split_noise(split, replicas, observed.shape[0], seen, v2_replicas)
-    large = _split_noise(split, replicas, observed.shape[0], seen, None)
+    large = _split_noise(split, replicas, observed.shape[0], seen, _group_size(replicas.size))
+    small = large
+    if _group_size(replicas.size, v2_replicas) != _group_size(replicas.size):
+        small = _split_noise(split, replicas, observed.shape[0], seen, v2_replicas)
     if small is None or large is None:
         return None
     chosen = replicas if replicas.size <= _MOST_REPLICAS else replicas[:: -(-replicas.size // _MOST_REPLICAS)]
@@ -129,8 +132,7 @@ def replica_groups(replicas: int, size: int | None = None) -> list[NDArray[np.bo
     As many as there are independent contrasts between the replicas, 12 at most. Replicas take turns, so that each is in
     about as many groups as any other. `size` is that of the second group, half of the replicas at most.
     """
-    most = max(1, replicas // 2)
-    chosen = most if size is None else min(max(1, size), most)
+    chosen = _group_size(replicas, size)
     random = np.random.default_rng(replicas * 1009 + chosen)
     groups: dict[bytes, NDArray[np.bool_]] = {}
     for _ in range(_MOST_TURNS):
@@ -143,6 +145,12 @@ def replica_groups(replicas: int, size: int | None = None) -> list[NDArray[np.bo
             if len(groups) == min(_MOST_SPLITS, replicas - 1):
                 return list(groups.values())
     return list(groups.values())
+
+
+def _group_size(replicas: int, size: int | None = None) -> int:
+    """How many replicas the second group has, of so many that are wanted."""
+    most = max(1, replicas // 2)
+    return most if size is None else min(max(1, size), most)
 
 
 def upper_of(values: Floats) -> float:
@@ -232,28 +240,36 @@ def coefficient2_from_buckets(counts: Floats, edges: Floats, mean: float) -> flo
         return None
     low = np.concatenate([[edges[0] / 4.0], edges])
     high = np.concatenate([edges, [2.0 * edges[-1]]])
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    nodes, weights = _quadrature()
     centres, half = 0.5 * np.log(low * high), 0.5 * np.log(high / low)
     points = centres[:, None] + half[:, None] * nodes
+    apart, observations = points - centres[:, None], np.exp(points)
     seen = np.flatnonzero(counts > 0.0)
     exponents = np.zeros(counts.size)
     if seen.size > 1:
         densities = np.log(counts[seen] / (high - low)[seen])
         exponents[seen] = np.clip(np.gradient(densities, centres[seen]), -_STEEPEST, _STEEPEST)
 
-    def moments(moved: float) -> tuple[float, float]:
-        density = weights * np.exp((1.0 + exponents + moved)[:, None] * (points - centres[:, None]))
-        density /= density.sum(axis=1, keepdims=True)
-        first = (density * np.exp(points)).sum(axis=1)
-        second = (density * np.exp(2.0 * points)).sum(axis=1)
-        return float(counts @ first) / total, float(counts @ second) / total
+    def densities_at(moved: float) -> Floats:
+        density = weights * np.exp((1.0 + exponents + moved)[:, None] * apart)
+        return np.asarray(density / density.sum(axis=1, keepdims=True))
+
+    def moment(density: Floats, values: Floats) -> float:
+        return float(counts @ (density * values).sum(axis=1)) / total
 
     least, most = -_STEEPEST, _STEEPEST
     for _ in range(40):
         moved = 0.5 * (least + most)
-        least, most = (least, moved) if moments(moved)[0] > mean else (moved, most)
-    first, second = moments(0.5 * (least + most))
-    return max(0.0, second / first**2 - 1.0)
+        least, most = (least, moved) if moment(densities_at(moved), observations) > mean else (moved, most)
+    density = densities_at(0.5 * (least + most))
+    return max(0.0, moment(density, np.exp(2.0 * points)) / moment(density, observations) ** 2 - 1.0)
+
+
+@cache
+def _quadrature() -> tuple[Floats, Floats]:
+    """The nodes and weights of Gauss and Legendre."""
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    return nodes, weights
 
 
 def online_path(blocks: BlockEffects, *, persistent: ArrayLike = 0.0) -> EffectPath:

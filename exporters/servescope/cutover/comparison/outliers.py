@@ -184,9 +184,11 @@ def _outliers_now(
         # Few differ by the margin, and by what is no drift: the rest is computed of these only.
         least = max(furthest, math.exp(SURE * math.sqrt(noise.drift / window.size + noise.lasting)))
         cells = np.nonzero(((window.times > least) | (window.times * least < 1.0)) & (window.count >= LEAST))
+        if not cells[0].size:
+            continue
         times = window.at(cells)
         # What a shorter window shows no more is over.
-        late = [np.where(times > 1.0, each.at(cells), 1.0 / each.at(cells)) for each in windows[:number]]
+        late = [np.where(times > 1.0, each, 1.0 / each) for each in (shorter.at(cells) for shorter in windows[:number])]
         still = np.isfinite(times) & np.all([~(each < furthest**0.5) for each in late], axis=0)
         cells = cells[0][still], cells[1][still]
         cost = sign * np.log(times[still])

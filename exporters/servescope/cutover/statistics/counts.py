@@ -237,17 +237,20 @@ def ratio_interval(counts: EventCounts, alpha_low: float, alpha_high: float, *, 
     spread, apart = (
         np.broadcast_to(np.asarray(each, dtype=float), counts.v1_events.shape) for each in (dispersion, clustered)
     )
-    before = np.zeros((_RATIOS.size, 1))
+    before = np.zeros((_RATIOS.size, 1)), np.array([[0.0], [math.inf]])
     inputs = [*(getattr(counts, each.name) for each in fields(counts)), spread, apart]
 
     # All at once would be a gigabyte for a stage of a year.
-    def compute(columns: slice, before: Floats) -> Piece:
-        some = EventCounts(*(each[columns] for each in inputs[:-2]))
+    def compute(columns: slice, before: tuple[Floats, Floats]) -> Piece:
+        some, (logs_before, limits_before) = EventCounts(*(each[columns] for each in inputs[:-2])), before
+        if not some.eventful.events.size:
+            return Piece(np.repeat(limits_before, some.v1_events.size, axis=1), before)
         logs = log_probabilities(some, _RATIOS, spread[columns], apart[columns])
-        running = np.cumsum(np.concatenate([before, logs], axis=1), axis=1)
+        running = np.cumsum(np.concatenate([logs_before, logs], axis=1), axis=1)
         low = _limits(running[:, 1:], WORSE_RATIOS, alpha_low, outside=0.0)
         high = _limits(running[:, 1:], BETTER_RATIOS, alpha_high, outside=math.inf)
-        return Piece(np.array([low, high]), running[:, -1:].copy())
+        limits = np.array([low, high])
+        return Piece(limits, (running[:, -1:].copy(), limits[:, -1:].copy()))
 
     low, high = compute_pieces(compute, inputs, ("ratio", alpha_low, alpha_high), _AT_ONCE, before)
     return low, high
@@ -308,11 +311,11 @@ def _bounds(multiples: Mapping[float, float]) -> tuple[list[int], NDArray[np.int
 def _limits(running: Floats, multiples: Mapping[float, float], alpha: float, *, outside: float) -> Floats:
     """The limit at each block: the ratio of the grid that is nearest to those that evidence does not exclude."""
     steps, bounds = _bounds(multiples)
-    blocks = np.arange(running.shape[1])
+    blocks, further = np.arange(running.shape[1]), np.array(steps)[:, None]
     excluded, kept = np.full(blocks.size, -1), np.full(blocks.size, bounds.size)
     while (kept - excluded > 1).any():
         middle = np.maximum((excluded + kept) // 2, 0)
-        logs = np.stack([running[bounds[middle] + step, blocks] - running[bounds[middle], blocks] for step in steps])
+        logs = running[bounds[middle] + further, blocks] - running[bounds[middle], blocks]
         is_excluded = _log_mean(logs, multiples) >= -math.log(alpha)
         excluded, kept = np.where(is_excluded, middle, excluded), np.where(is_excluded, kept, middle)
     return np.where(excluded >= 0, _RATIOS[bounds[np.maximum(excluded, 0)]], outside)

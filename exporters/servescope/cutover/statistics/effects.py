@@ -59,25 +59,30 @@ def merge_blocks(v1_requests: Floats, v2_requests: Floats, *, enough: float = EN
     Blocks are merged forwards, by their counts alone, so that one never changes when later ones come; the latest is
     left out until it ends. `v1_requests` and `v2_requests` are (B,); NaN counts as 0.
     """
-    fewest = np.minimum(zero_unknown(v1_requests), zero_unknown(v2_requests))
-    if (fewest >= enough).all():
-        every = np.arange(fewest.size, dtype=np.int64)
+    counts = zero_unknown(np.array([v1_requests, v2_requests]))
+    size = counts.shape[1]
+    if (counts >= enough).all():
+        every = np.arange(size, dtype=np.int64)
         return every, every
-    firsts, lasts = [], []
-    first, least_v1, least_v2 = 0, 0.0, 0.0
-    counts = zip(zero_unknown(v1_requests).tolist(), zero_unknown(v2_requests).tolist(), strict=True)
-    for block, (v1, v2) in enumerate(counts):
-        least_v1, least_v2 = least_v1 + v1, least_v2 + v2
-        if (least_v1 >= enough and least_v2 >= enough) or block - first + 1 == most:
-            firsts.append(first)
-            lasts.append(block)
-            first, least_v1, least_v2 = block + 1, 0.0, 0.0
-    return np.array(firsts, dtype=np.int64), np.array(lasts, dtype=np.int64)
+    # How many blocks each would be merged with, if a merged one began there.
+    lengths, together = np.full(size, most), counts.copy()
+    for length in range(1, most):
+        ends = (together[0] >= enough) & (together[1] >= enough) & (lengths == most)
+        lengths[ends] = length
+        together[:, : max(0, size - length)] += counts[:, length:]
+    firsts, first = [], 0
+    following = lengths.tolist()
+    while first < size and first + following[first] <= size:
+        firsts.append(first)
+        first += following[first]
+    begun = np.array(firsts, dtype=np.int64)
+    return begun, begun + lengths[begun] - 1
 
 
 def merged_sums(values: Floats, firsts: NDArray[np.int64], lasts: NDArray[np.int64]) -> Floats:
     """The sums over merged blocks along the last axis: (..., B) to (..., K)."""
-    running = np.concatenate([np.zeros((*values.shape[:-1], 1)), np.cumsum(zero_unknown(values), axis=-1)], axis=-1)
+    running = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(zero_unknown(values), axis=-1, out=running[..., 1:])
     return np.asarray(running[..., lasts + 1] - running[..., firsts])
 
 
@@ -89,7 +94,7 @@ def mean_effects(v1_count: Floats, v1_sum: Floats, v2_count: Floats, v2_sum: Flo
     it ÷ n, which is added back. Blocks in which an arm has less than `FEWEST_REQUESTS` have an infinite variance.
     """
     firsts, lasts = merge_blocks(v1_count, v2_count, enough=enough, most=most)
-    n1, s1, n2, s2 = (merged_sums(values, firsts, lasts) for values in (v1_count, v1_sum, v2_count, v2_sum))
+    n1, s1, n2, s2 = merged_sums(np.array([v1_count, v1_sum, v2_count, v2_sum]), firsts, lasts)
     known = (n1 >= FEWEST_REQUESTS) & (n2 >= FEWEST_REQUESTS) & (s1 > 0.0) & (s2 > 0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         effects = np.log(s2 / n2) - np.log(s1 / n1) + 0.5 * cv2 * (1.0 / n2 - 1.0 / n1)

@@ -178,10 +178,9 @@ def adjusted_effects(blocks: BlockEffects, slope: PromptSlope, v1: Prompts, v2: 
     slope that was frozen before the cutover leaves the sequences valid. Until both arms report their prompts, effects
     are left as they are; later on, a block whose prompts are not known in an arm is left out.
     """
-    merged = [
-        Prompts(*(merged_sums(values, blocks.last - blocks.merged + 1, blocks.last) for values in each))
-        for each in ((v1.tokens, v1.requests), (v2.tokens, v2.requests))
-    ]
+    every = np.array([v1.tokens, v1.requests, v2.tokens, v2.requests])
+    sums = merged_sums(every, blocks.last - blocks.merged + 1, blocks.last)
+    merged = [Prompts(*sums[:2]), Prompts(*sums[2:])]
     known = np.all([(each.requests > 0.0) & (each.tokens > 0.0) for each in merged], axis=0)
     first, second = (feature(each) for each in merged)
     inverse = [1.0 / np.where(known, each.requests, 1.0) for each in merged]

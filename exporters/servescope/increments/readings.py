@@ -89,36 +89,49 @@ class SeriesValues:
     """Series with their rates, their increases and their values now, all (m,), NaN where they have none."""
 
     def __init__(self, series: Sequence[Series], rates: Floats, increases: Floats, levels: Floats) -> None:
-        self._series, self._levels = series, levels.tolist()
+        self._rows, self._levels = _rows_of(tuple(series)), levels.tolist()
         self._counted = {"rate": rates.tolist(), "increase": increases.tolist()}
         self._counted["buckets"] = self._counted["rate"]
-        self._groups: dict[tuple[str, Matchers, frozenset[str]], dict[Labels, list[int]]] = {}
-        self._rows: dict[str, list[int]] = {}
-        for row, (name, _) in enumerate(series):
-            self._rows.setdefault(name, []).append(row)
 
     def read(self, leaf: Leaf) -> Iterable[tuple[Labels, list[float]]]:
         """The values that a leaf adds up, by group; of buckets also by their edge."""
         values = self._counted.get(leaf.kind, self._levels)
         by = leaf.by | {"le"} if leaf.kind == "buckets" else leaf.by
-        for group, rows in self._rows_by_group(leaf.name, leaf.where, by).items():
+        for group, rows in self._rows.by_group(leaf.name, leaf.where, by).items():
             yield group, [value for row in rows if (value := values[row]) == value]
 
-    def _rows_by_group(self, name: str, where: Matchers, by: frozenset[str]) -> dict[Labels, list[int]]:
+
+class _SeriesRows:
+    """Which of the series of a target are of which group."""
+
+    def __init__(self, series: Sequence[Series]) -> None:
+        self._series = series
+        self._rows: dict[str, list[int]] = {}
+        self._groups: dict[tuple[str, Matchers, frozenset[str]], dict[Labels, list[int]]] = {}
+        for row, (name, _) in enumerate(series):
+            self._rows.setdefault(name, []).append(row)
+
+    def by_group(self, name: str, where: Matchers, by: frozenset[str]) -> dict[Labels, list[int]]:
+        """The rows of the series of a name that match, by their labels among `by`."""
         found = self._groups.get((name, where, by))
         if found is None:
-            found = self._groups[name, where, by] = {}
+            grouped: dict[Labels, list[int]] = {}
             for row in self._rows.get(name, ()):
                 labels = self._series[row].labels
                 if not where or matches(dict(labels), where):
-                    found.setdefault(tuple(sorted(pair for pair in labels if pair[0] in by)), []).append(row)
+                    grouped.setdefault(tuple(sorted(pair for pair in labels if pair[0] in by)), []).append(row)
+            found = self._groups[name, where, by] = grouped
         return found
+
+
+# Instants of a past are derived one after the other, from the same series.
+_rows_of = lru_cache(128)(_SeriesRows)
 
 
 class Readings:
     """What expressions are computed from: the values of the series of several targets.
 
-    Make one and evaluate all expressions with it: it keeps which series are of which group.
+    Make one and evaluate all expressions with it.
     """
 
     def __init__(self, targets: Iterable[SeriesValues]) -> None:

@@ -217,6 +217,13 @@ def _target(
     )
 
 
+@cache
+def _buckets(name: str) -> tuple[Series, ...]:
+    """The series of a histogram's buckets."""
+    edges = METRICS[name].edges or ()
+    return tuple(Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})) for edge in (*edges, math.inf))
+
+
 def _some_of(random: np.random.Generator, requests: Floats, share: float, changed: NDArray[np.bool_]) -> Floats:
     """So many of the requests, once the side does as it does; without any nothing is drawn."""
     if not share:
@@ -238,10 +245,7 @@ def _histogram(
     mean = median * math.exp(spread**2 / 2)
     deviation = mean * math.sqrt(math.exp(spread**2) - 1.0)
     total = count * mean + np.sqrt(count) * deviation * random.standard_normal(count.size)
-    rows = {
-        Series(f"{name}_bucket", make_labels({"le": format_edge(edge)})): cumulative[index]
-        for index, edge in enumerate((*edges, math.inf))
-    }
+    rows = dict(zip(_buckets(name), cumulative, strict=True))
     # As each observation lies within its bucket; those above the last edge have no upper end.
     ends = np.array([0.0, *edges, math.inf])
     most = np.where(counts > 0.0, counts, 0.0) @ np.array([*edges, edges[-1]])

@@ -20,7 +20,7 @@ from typing import Literal
 
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS, REPLICA_START_TIME
-from servescope.contract.samples import Labels, Sample, format_edge, format_series, format_value, make_labels
+from servescope.contract.samples import Sample, format_edge, format_series, format_value, make_labels
 from servescope.contract.types import Metric
 
 Answer = Literal["slow", "500", "closed", "cut", "garbage"]
@@ -69,7 +69,7 @@ class FakeTarget:
     incidents: tuple[Incident, ...] = ()
     known: tuple[tuple[float, float], ...] = ((0.0, 1e9),)
     gpu_errors: bool = False
-    _series: dict[tuple[str, Labels], float] = field(default_factory=dict)
+    _series: dict[str, float] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _random: random.Random = field(init=False)
     _previous: float = -1.0
@@ -91,14 +91,14 @@ class FakeTarget:
             self._begin_incidents(elapsed)
             active = self._active(elapsed)
             self._step(idle=any(incident.idle for incident in active))
-            missing = [incident for incident in active if incident.missing]
-            shown = [Sample(name, labels, value) for (name, labels), value in self._series.items()]
-            for incident in missing:
-                shown = [
-                    sample for sample in shown
-                    if not (fnmatch(sample.name, incident.missing) and self._random.random() < incident.share)
-                ]  # fmt: skip
-            return render(shown)
+            shown = list(self._series.items())
+            for incident in active:
+                if incident.missing:
+                    shown = [
+                        (series, value) for series, value in shown
+                        if not (fnmatch(_name(series), incident.missing) and self._random.random() < incident.share)
+                    ]  # fmt: skip
+            return "".join(f"{series} {format_value(value)}\n" for series, value in shown)
 
     def is_known(self, elapsed: float) -> bool:
         """Whether discovery has this target now."""
@@ -118,27 +118,22 @@ class FakeTarget:
         self._previous = elapsed
 
     def _step(self, *, idle: bool) -> None:
-        component = _ROLE_COMPONENTS.get(self.identity.role, "engine")
-        for metric in METRICS.values():
+        for metric, several in _walked(self.identity, gpu_errors=self.gpu_errors):
             if metric.name == REPLICA_START_TIME:
                 # Of one process, as long as it lives.
-                self._series.setdefault((metric.name, self.identity.labels()), _FIRST_START + self._previous)
-            elif metric.component in (component, "process") and (self.gpu_errors or metric.name not in _OF_EXPORTERS):
-                for labels in _label_sets(metric.name, self.identity):
-                    _WALKS[metric.kind](self, metric, labels, 0 if idle else self._random.randrange(6))
+                self._series.setdefault(several[0].series[0], _FIRST_START + self._previous)
+            else:
+                for walked in several:
+                    _WALKS[metric.kind](self, metric, walked, 0 if idle else self._random.randrange(6))
 
-    def _walk_counter(self, metric: Metric, labels: Labels, events: int) -> None:
+    def _walk_counter(self, metric: Metric, walked: _Walked, events: int) -> None:
         # A labelled counter exists from its first event on, and each value of its label is rarer than the one before.
-        if metric.labels and self._random.random() > self._likelihood(metric, labels):
+        if metric.labels and self._random.random() > walked.likelihood:
             return
         amount = events * self._random.random() if metric.unit == "seconds" else events * self._random.randrange(1, 200)
-        self._add(metric.name, labels, amount)
+        self._add(walked.series[0], amount)
 
-    def _likelihood(self, metric: Metric, labels: Labels) -> float:
-        present = dict(labels)
-        return min(0.5 ** _values(metric, label).index(present[label]) for label in metric.labels)
-
-    def _walk_histogram(self, metric: Metric, labels: Labels, observations: int) -> None:
+    def _walk_histogram(self, metric: Metric, walked: _Walked, observations: int) -> None:
         assert metric.edges is not None
         low = self._random.randrange(max(1, len(metric.edges) // 3))
         likely = metric.edges[low : low + 8]
@@ -148,39 +143,67 @@ class FakeTarget:
         counts = [0] * (len(metric.edges) + 1)
         for value in values:
             counts[bisect_left(metric.edges, value)] += 1
-        for edge, below in zip((*metric.edges, float("inf")), accumulate(counts), strict=True):
-            self._add(f"{metric.name}_bucket", _with_edge(labels, edge), below)
-        self._add(f"{metric.name}_sum", labels, sum(values))
-        self._add(f"{metric.name}_count", labels, len(values))
+        for series, amount in zip(walked.series, (*accumulate(counts), sum(values), len(values)), strict=True):
+            self._add(series, amount)
 
-    def _walk_gauge(self, metric: Metric, labels: Labels, events: int) -> None:
+    def _walk_gauge(self, metric: Metric, walked: _Walked, events: int) -> None:
         value = self._random.random() if metric.unit == "ratio" else self._random.uniform(0, 40) * events
-        self._series[metric.name, labels] = float(round(value)) if metric.unit == "replicas" else value
+        self._series[walked.series[0]] = float(round(value)) if metric.unit == "replicas" else value
 
-    def _add(self, name: str, labels: Labels, amount: float) -> None:
-        self._series[name, labels] = self._series.get((name, labels), 0.0) + amount
+    def _add(self, series: str, amount: float) -> None:
+        self._series[series] = self._series.get(series, 0.0) + amount
 
 
-_WALKS: Mapping[str, Callable[[FakeTarget, Metric, Labels, int], None]] = {
+@dataclass(frozen=True, slots=True)
+class _Walked:
+    """The series of a metric with one set of labels, as they are written, and how likely these are at all."""
+
+    series: tuple[str, ...]
+    likelihood: float
+
+
+_WALKS: Mapping[str, Callable[[FakeTarget, Metric, _Walked, int], None]] = {
     "counter": FakeTarget._walk_counter,
     "histogram": FakeTarget._walk_histogram,
     "gauge": FakeTarget._walk_gauge,
 }
 
 
-# A past of targets asks for the same few hundred labels and series at each of its scrapes.
+# A past of targets asks for the same few hundred series at each of its scrapes.
 @cache
-def _label_sets(name: str, identity: Identity) -> tuple[Labels, ...]:
-    metric = METRICS[name]
+def _walked(identity: Identity, *, gpu_errors: bool) -> tuple[tuple[Metric, tuple[_Walked, ...]], ...]:
+    """The metrics of a target with their series, by each set of labels."""
+    components = {_ROLE_COMPONENTS.get(identity.role, "engine"), "process"}
+    return tuple(
+        (metric, tuple(_walked_with(metric, identity, extra) for extra in _label_sets(metric)))
+        for metric in METRICS.values()
+        if metric.name == REPLICA_START_TIME
+        or (metric.component in components and (gpu_errors or metric.name not in _OF_EXPORTERS))
+    )
+
+
+def _walked_with(metric: Metric, identity: Identity, extra: Mapping[str, str]) -> _Walked:
+    labels = make_labels({**dict(identity.labels()), **extra})
+    likelihood = min((0.5 ** _values(metric, label).index(value) for label, value in extra.items()), default=1.0)
+    if metric.edges is None:
+        return _Walked((format_series(metric.name, labels),), likelihood)
+    buckets = (
+        format_series(f"{metric.name}_bucket", make_labels((*labels, ("le", format_edge(edge)))))
+        for edge in (*metric.edges, float("inf"))
+    )
+    ends = (format_series(f"{metric.name}_{end}", labels) for end in ("sum", "count"))
+    return _Walked((*buckets, *ends), likelihood)
+
+
+def _label_sets(metric: Metric) -> list[dict[str, str]]:
     sets: list[dict[str, str]] = [{}]
     for label in metric.labels:
         sets = [{**rest, label: value} for rest in sets for value in _values(metric, label)]
-    return tuple(make_labels({**dict(identity.labels()), **extra}) for extra in sets)
+    return sets
 
 
-@cache
-def _with_edge(labels: Labels, edge: float) -> Labels:
-    return make_labels((*labels, ("le", format_edge(edge))))
+def _name(series: str) -> str:
+    return series.partition("{")[0]
 
 
 _series_text = cache(format_series)

@@ -14,13 +14,16 @@ from servescope.contract.figures import figure_key
 from servescope.contract.samples import Labels, format_series, format_value, make_labels
 from servescope.contract.types import Figure
 from servescope.sources.cache import SeriesCache
+from servescope.sources.page import LearnedPage
 from servescope.sources.parse import learn_page
 from servescope.store.records import FigureTable
 from tests.support.prometheus import Prometheus, Range, running
 from tests.support.promtool import run
 
 INTERVAL_MS = 15_000
-_SERIES = SeriesCache()  # each scrape of a target has the lines of the one before
+# Each scrape of a target has the lines of the one before.
+_SERIES = SeriesCache()
+_PAGES: dict[Labels, tuple[LearnedPage, list[str]]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +61,16 @@ def make_blocks(text: Path, promtool: Path, folder: Path) -> None:
 def _lines(scrape: Scraped) -> Iterator[str]:
     attached = make_labels(scrape.attached)
     yield f"{format_series('up', attached)} {0 if scrape.text is None else 1}"
-    page, values = learn_page((scrape.text or "").encode(), _SERIES)
-    for (name, labels), value in zip(page.series, values.tolist(), strict=True):
+    body = (scrape.text or "").encode()
+    page, stored = _PAGES.get(attached, (None, []))
+    values = None if page is None else page.read(body)
+    if values is None:
+        page, values = learn_page(body, _SERIES)
+        stored = [_stored_series(name, labels, attached) for name, labels in page.series]
+        _PAGES[attached] = page, stored
+    for series, value in zip(stored, values.tolist(), strict=True):
         if math.isfinite(value):
-            yield f"{_stored_series(name, labels, attached)} {format_value(value)}"
+            yield f"{series} {format_value(value)}"
 
 
 @cache

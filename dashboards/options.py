@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from servescope.alerting.alerts import ALERTS, make_alerts
+from servescope.alerting.alerts import make_alerts
 from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.chosen import ALERTS_TABLE, THRESHOLDS_TABLE, read_choices
 from servescope.alerting.links import RUNBOOKS, is_runbooks, runbook_url
@@ -83,7 +83,7 @@ class Options:
     # Each dashboard asks for them.
     @cached_property
     def _alerts(self) -> Mapping[str, Alert]:
-        return ALERTS if self.choices == CATALOG_CHOICES else make_alerts(self.choices)
+        return make_alerts(self.choices)
 
     @property
     def objectives(self) -> Mapping[str, Objective]:

@@ -105,7 +105,7 @@ class Scene:
         for watched in self.collector.fleet.watched:
             await self.collector.scraping.scrape(watched)
         self.collector.evaluating.evaluate(self.collector.clock.now_ms)
-        for _ in range(20):
+        for _ in range(4):
             await asyncio.sleep(0)
 
     async def steps(self, count: int) -> None:

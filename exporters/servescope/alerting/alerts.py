@@ -39,6 +39,10 @@ from servescope.alerting.unanswered import UNANSWERED_ALERTS
 
 def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     """Every alert by name, with the chosen values."""
+    return ALERTS if choices == CATALOG_CHOICES else _made(choices)
+
+
+def _made(choices: Choices) -> Mapping[str, Alert]:
     alerts: tuple[Alert, ...] = (
         *SPECULATION_ALERTS, *CACHE_ALERTS, *AUTOSCALING_ALERTS, *REPLICA_ALERTS, *SERVING_ALERTS, *MEMORY_ALERTS,
         *PHASE_ALERTS, *TRAFFIC_ALERTS, *UNANSWERED_ALERTS, *ANSWERS_ALERTS, *BALANCE_ALERTS,
@@ -53,5 +57,5 @@ def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:
     return MappingProxyType({alert.name: resolve(alert, choices, alert.for_) for alert in chosen})
 
 
-ALERTS: Final = make_alerts()
+ALERTS: Final = _made(CATALOG_CHOICES)
 """Every alert by name, with the catalog's values."""

@@ -57,6 +57,7 @@ class View(Protocol):
         """The number of requests that ended over a window of objectives."""
 
 
+@lru_cache(_MOST_COMPILED)
 def is_evaluated_by_collector(alert: records.Alert) -> bool:
     """Whether a collector has the data for it: not for series of other programs, nor for its own absence."""
     read = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -42,7 +43,11 @@ class Requirements:
 
 def requirements_of(alerts: Iterable[records.Alert], window_ms: int) -> Requirements:
     """The requirements of these alerts, for figures over `window_ms`."""
-    alerts = tuple(alerts)
+    return _requirements_of(tuple(alerts), window_ms)
+
+
+@lru_cache(8)
+def _requirements_of(alerts: tuple[records.Alert, ...], window_ms: int) -> Requirements:
     conditions = [condition for alert in alerts for condition in records.conditions_of(alert)]
     found = [term for condition in conditions for term in records.terms(condition)]
     pasts: dict[records.FigureRef, int] = {}

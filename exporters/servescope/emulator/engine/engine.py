@@ -515,7 +515,7 @@ class Engine:
             if serving.fate.slow and serving.lease is not None:
                 self._hold(serving, (SLOW_FACTOR - 1) * seconds)
         if self._reach and decodes:
-            by_position = count_by_position(accepted, len(self._reach))
+            by_position = count_by_position(bytes(accepted), len(self._reach))
             self.instruments.record_speculation(len(decodes) * len(self._reach), by_position)
 
     def _count_accepted(self, serving: Serving) -> int:

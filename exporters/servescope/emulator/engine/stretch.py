@@ -120,7 +120,7 @@ class StepStretch:
             counts = accepted[step]
             for tokens, count in zip(record, counts, strict=True):
                 tokens(1 + count)
-            instruments.record_speculation(drafted, count_by_position(counts, draft_length))
+            instruments.record_speculation(drafted, count_by_position(bytes(counts), draft_length))
             gpu.work(self.seconds[step + 1])
         tokens_of_all = 0
         for position, serving in enumerate(self.decodes):
@@ -142,7 +142,7 @@ class StepStretch:
             sent = [len(steps) + more for more in map(sum, zip(*accepted, strict=True))]
             drafted = draft_length * len(self.decodes) * len(steps)
             counts = bytes(chain.from_iterable(accepted))
-            instruments.record_speculation(drafted, _count_bytes_by_position(counts, draft_length))
+            instruments.record_speculation(drafted, count_by_position(counts, draft_length))
         for serving, tokens in zip(self.decodes, sent, strict=True):
             serving.observed.tokens(tokens)
             serving.generated += tokens
@@ -153,18 +153,16 @@ class StepStretch:
         return sum(sent)
 
 
-def _count_bytes_by_position(accepted: bytes, draft_length: int) -> tuple[int, ...]:
-    """As `count_by_position`, of numbers in bytes, whose counting takes no step of Python each."""
+def count_by_position(accepted: bytes, draft_length: int) -> tuple[int, ...]:
+    """Of how many sequences the draft was accepted at each position, `accepted` being the tokens of each.
+
+    They are bytes, as counting these takes no step of Python each.
+    """
     left, counts = len(accepted), []
     for position in range(draft_length):
         left -= accepted.count(position)
         counts.append(left)
     return tuple(counts)
-
-
-def count_by_position(accepted: Sequence[int], draft_length: int) -> tuple[int, ...]:
-    """Of how many sequences the draft was accepted at each position, `accepted` being the tokens of each."""
-    return tuple(sum(1 for count in accepted if count > position) for position in range(draft_length))
 
 
 def plan_stretch(

@@ -190,7 +190,7 @@ def _comparison(
 
         def compute(at: Instant) -> Labelled:
             found = at.read(of)
-            return found.where(compare(found.values, bound))
+            return found.where(compare(found.values, bound)) if found.values.size else NOTHING
 
         return compute
     pair = _pairing(left, right)
@@ -207,7 +207,12 @@ def _pairing(left: records.Term, right: records.Term) -> Callable[[Instant], tup
     on = records.open_labels(right)
     kept = records.labels_of(left) if records.is_grouped(left, right) else records.open_labels(left)
     mine, others = _compiled(left), _compiled(right)
-    return lambda at: at.read(mine).paired(at.read(others), on, kept)
+
+    def pair(at: Instant) -> tuple[Labelled, Floats]:
+        found = at.read(mine)
+        return found.paired(at.read(others), on, kept) if found.values.size else (NOTHING, NOTHING.values)
+
+    return pair
 
 
 def _shared(first: records.Condition, other: records.Condition) -> tuple[str, ...]:
@@ -251,7 +256,7 @@ def _past(condition: records.Disappeared, own: records.SelfMetric, before: str, 
 def _disappeared(now: _Part, past: _Read, on: tuple[str, ...]) -> Callable[[Instant], Labelled]:
     def compute(at: Instant) -> Labelled:
         found = past(at)
-        return found.where(found.keys.rows_in(at.read(now).keys, on) < 0)
+        return found.where(found.keys.rows_in(at.read(now).keys, on) < 0) if found.values.size else NOTHING
 
     return compute
 
@@ -310,6 +315,8 @@ def _budget(objective: Objective, shares: _Part) -> Callable[[Instant], Labelled
 def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) -> Callable[[Instant], Labelled]:
     def compute(at: Instant) -> Labelled:
         found = at.read(of)
+        if not found.values.size:
+            return NOTHING
         keys, rows = found.keys.groups(by)
         values = np.full(len(keys.labels), first)
         reduce_to.at(values, rows, found.values)
@@ -321,6 +328,8 @@ def _grouped(of: _Part, by: tuple[str, ...], reduce_to: np.ufunc, first: float) 
 def _quotient(pair: Callable[[Instant], tuple[Labelled, Floats]]) -> Callable[[Instant], Labelled]:
     def compute(at: Instant) -> Labelled:
         above, below = pair(at)
+        if not below.size:
+            return NOTHING
         kept = above.where(below > 0)
         return Labelled(kept.keys, kept.values / below[below > 0])
 

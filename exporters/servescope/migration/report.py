@@ -118,6 +118,8 @@ def hides_secrets(report: FileReport) -> bool:
 
 def _printable(line: str) -> str:
     """A line without what a terminal would act on, and what has no encoding: both are escaped."""
+    if line.isprintable():
+        return line
     return "".join(each if each.isprintable() or category(each) == "Zs" else repr(each)[1:-1] for each in line)
 
 

@@ -12,6 +12,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from servescope.migration.document.document import Document, DocumentError
@@ -372,6 +373,7 @@ def _mask_assigned(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
+@lru_cache(1024)
 def _is_secret(key: str) -> bool:
     words = [word.lower() for word in _WORDS.findall(key)]
     is_named = bool(_SECRET_WORDS & {*words}) or any(word.endswith(_SECRET_ENDS) for word in words)

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import schemathesis
 from jsonschema import Draft202012Validator
 
 from servescope.collector.api.openapi import describe
@@ -53,6 +52,8 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None
 @pytest.mark.slow
 def test_the_description_is_valid_openapi() -> None:
     """By the schema of OpenAPI 3.1; every reference in it leads somewhere."""
+    import schemathesis  # where it is needed alone: every worker collects this file
+
     document = describe()
     schemathesis.openapi.from_dict(document).validate()
     names = set(re.findall(r'"\$ref": "#/components/(\w+)/(\w+)"', json.dumps(document)))

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-import openai
 import pytest
-from openai import AsyncOpenAI, OpenAI
 
 from servescope.emulator.deployment.stack import MODEL, V1, V2, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.faults.faults import Faults, make_fault
@@ -28,6 +26,10 @@ from servescope.emulator.server.server import RunningEmulator
 from servescope.emulator.tokens import tokenize
 from servescope.emulator.workload.plans import GeneratedTraffic
 from tests.support.waiting import deadline_seconds, wait_for
+
+if TYPE_CHECKING:
+    import openai
+    from openai import OpenAI
 
 pytestmark = pytest.mark.slow
 
@@ -64,7 +66,14 @@ def serving(
 
 def asking(url: str, key: str = "none") -> OpenAI:
     """The official client, which tries nothing twice."""
-    return OpenAI(base_url=url, api_key=key, max_retries=0)
+    return openai.OpenAI(base_url=url, api_key=key, max_retries=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """The client is imported where these tests run alone: every worker collects them, and that takes a second."""
+    global openai
+    import openai
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +266,7 @@ def test_client_that_hangs_up_is_an_abort(
 
 async def test_async_clients_share_a_batch(emulator: RunningEmulator) -> None:
     """Many at once are all answered, and those who cancel do not hold up the others."""
-    async with AsyncOpenAI(base_url=f"{emulator.url}/chat-v1/v1", api_key="none", max_retries=0) as client:
+    async with openai.AsyncOpenAI(base_url=f"{emulator.url}/chat-v1/v1", api_key="none", max_retries=0) as client:
         begun = asyncio.Event()
 
         async def count(tokens: int) -> int:
@@ -480,7 +489,7 @@ def test_answers_that_end_early_are_shown_as_they_are(tmp_path: Path) -> None:
     stack = make_stack()
     running = start(tmp_path, stack)
     try:
-        with OpenAI(base_url=f"{running.url}/chat-v2/v1", api_key="x", max_retries=0) as client:
+        with openai.OpenAI(base_url=f"{running.url}/chat-v2/v1", api_key="x", max_retries=0) as client:
             whole = chat(client, max_tokens=40, seed=1)
             fault = make_fault("answers-short", 0.25)
             running.runner.call(lambda: Faults(stack).switch_on(fault)).result(deadline_seconds())

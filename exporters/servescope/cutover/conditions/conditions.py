@@ -184,7 +184,8 @@ def missing(
             (uncovered, coverage.short() & thrown, "torn"), (uncovered, coverage.short(), "uncovered"),
             (uncovered, unseen, "unseen"),
         ):  # fmt: skip
-            causes[asked & (causes == "") & where] = cause
+            if where.any():
+                causes[asked & (causes == "") & where] = cause
         found.append(coverage)
     v1, v2 = found
     if judged.kind == "events" and judged.of_requests:

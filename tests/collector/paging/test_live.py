@@ -156,7 +156,7 @@ def test_alerts_have_the_states_of_a_prometheus_that_evaluates_them(
         seen.append({(each.alert, each.labels): each.state for each in instances
                      if each.resolved_ms is None and each.alert in names})  # fmt: skip
 
-    monkeypatch.setattr("servescope.collector.paging.manager.ALERTS", HASTENED)
+    monkeypatch.setattr("servescope.collector.paging.manager.make_alerts", lambda _: HASTENED)
     replay([window], list(theirs), tmp_path, window_ms=WINDOW_MS, see=see)
     differ = [
         f"at {at_ms - int(window.times[0])} ms: {ours}, in Prometheus {expected}"

@@ -242,7 +242,7 @@ def test_two_dead_vmagents_are_one_page(any_captures: Path, alertmanager: Path, 
 
     assert {page["labels"]["alertname"] for page in pages} == {FLEET_UNSEEN}
     said = pages[-1]["annotations"]
-    assert 40 < float(re.findall(r"Only ([\d.]+)% of the targets are seen", said["description"])[0]) < 80
+    assert 40 < float(re.findall(r"Only ([\d.]+) % of the targets are seen", said["description"])[0]) < 80
     # What only they scraped of the monitoring itself is named beside them.
     parts = [each for each in said["parts_down"].split("), ") if "no longer scraped" not in each]
     assert [each.rstrip(")") for each in parts] == sorted(

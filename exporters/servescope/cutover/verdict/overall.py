@@ -167,11 +167,10 @@ def _limits_of_events(stages: Sequence[Happened]) -> _Limits | None:
             counts.latest_log_evidence(arms, math.exp(bound), multiples, dispersion, clustered) >= needed
         )
 
-    return (
-        estimate,
-        _furthest(excluded(counts.WORSE_RATIOS), -_FURTHEST, estimate),
-        _furthest(excluded(counts.BETTER_RATIOS), _FURTHEST, estimate),
-    )
+    low = _furthest(excluded(counts.WORSE_RATIOS), -_FURTHEST, estimate)
+    high = _furthest(excluded(counts.BETTER_RATIOS), _FURTHEST, estimate)
+    # Each is found to a tolerance, by which it may end short of the estimate.
+    return estimate, min(low, estimate), max(high, estimate)
 
 
 def _furthest(excluded: Callable[[float], bool], outside: float, estimate: float) -> float:

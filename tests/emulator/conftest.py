@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from servescope.emulator.clock import VirtualClock
@@ -27,12 +26,12 @@ def statuses(deployment: EmulatedDeployment) -> dict[str, int]:
 
 def shown(deployment: EmulatedDeployment, **labels: str) -> dict[str, float]:
     """What the pages of a deployment show of the processes and series with these labels, summed."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = {}
     for target in deployment.targets():
-        for sample in target.instruments.samples():
-            if labels.items() <= dict(sample.labels).items():
-                sums[sample.name] += sample.value  # type: ignore[assignment] # a counter of floats
-    return dict(sums)
+        for name, own, value in target.instruments.samples():
+            if labels.items() <= dict(own).items():
+                sums[name] = sums.get(name, 0.0) + value
+    return sums
 
 
 def forget(outcome: str) -> None:

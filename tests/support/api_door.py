@@ -102,7 +102,7 @@ def bounds(**changed: Any) -> Bounds:
 
 
 class Held:
-    """Readers of a history's latest figures wait until they are let go."""
+    """Readers of a history's latest figures wait until they are released."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, history: History) -> None:
         self._free, self.begun = threading.Event(), 0

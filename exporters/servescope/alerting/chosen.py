@@ -230,15 +230,17 @@ def _latency(chosen: Table, goal: float, edges: Edges, objectives: Table, defaul
         other = INSTEAD_OF.get(name, "")
         without = f" without {other}, which has an objective of its own" if other else ""
         raise objectives.wrong(name, f"no such objective: none of the sources shows {name}_seconds{without}")
-    value = chosen.values.get("seconds", default.edges_seconds[0])
+    seconds = default.edges_seconds[0]
     if "seconds" in chosen.values:
+        value = chosen.values["seconds"]
         if isinstance(value, bool) or not any(value in each for releases in edges.values() for each in releases):
             raise chosen.wrong("seconds", f"an edge of the histogram: {list_edges(edges)}")
+        seconds = float(str(value))
         for source, releases in edges.items():
             highest = min(each[-1] for each in releases)
-            if float(str(value)) > highest:
+            if seconds > highest:
                 raise chosen.wrong("seconds", f"at most {highest:g}, the highest edge of {source}")
-    promised = promise(name, goal, edges, float(str(value)))
+    promised = promise(name, goal, edges, seconds)
     if promised is None:
-        raise objectives.wrong(name, f"`seconds`, as no edge is {value:g} or above: {list_edges(edges)}")
+        raise objectives.wrong(name, f"`seconds`, as no edge is {seconds:g} or above: {list_edges(edges)}")
     return promised

@@ -49,13 +49,8 @@ def counts_edge_of(objective: Objective, sources: tuple[str, ...]) -> bool:
     """Whether one of the sources has an edge of the objective; true of an objective of no latency."""
     if objective.name not in LATENCIES:
         return True
-    promised = {edge for each in (objective, *objective.others) for edge in each.edges_seconds}
-    return any(
-        edge in each
-        for releases in edges_of(objective.name, sources).values()
-        for each in releases
-        for edge in promised
-    )
+    counted = {edge for releases in edges_of(objective.name, sources).values() for each in releases for edge in each}
+    return any(not counted.isdisjoint(each.edges_seconds) for each in (objective, *objective.others))
 
 
 def edges_of(name: str, sources: Iterable[str] = ()) -> Edges:

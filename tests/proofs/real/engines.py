@@ -20,6 +20,7 @@ from tests.proofs.real.environments import (
     install_plugin,
 )
 from tests.proofs.real.processes import Started, pick_ports, read, read_page, running, wait_until
+from tests.support.waiting import deadline_seconds
 
 MODEL_NAME = "tiny"
 PLUGIN = "vllm-plugin"
@@ -179,7 +180,7 @@ def running_dynamo(
             seconds=START_SECONDS,
             processes=started,
         )
-        time.sleep(_EVENTS_CONNECT_SECONDS)
+        time.sleep(deadline_seconds(_EVENTS_CONNECT_SECONDS))
         yield started[0], seconds
 
 

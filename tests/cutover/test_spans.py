@@ -81,7 +81,9 @@ def check_claims(judgement: Judgement) -> None:
     if judgement.severity == "beyond margin":
         assert "though not beyond" not in judgement.reason, judgement.reason
     if judgement.severity == "probable":
-        assert "beyond the margin" not in judgement.reason.replace("not beyond the margin", ""), judgement.reason
+        # Harm of a guard has no part in how severe it is.
+        said = [each for each in judgement.reason.split("; ") if ": a guard," not in each]
+        assert not [each for each in said if "beyond the margin" in each.replace("not beyond the margin", "")], said
 
 
 def _costs(metric: MetricJudgement) -> tuple[float, float, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from alerts.options import Options
-from servescope.alerting.records import ALSO_FIRING, Alert, labels_of
+from servescope.alerting.rules.records import ALSO_FIRING, Alert, labels_of
 
 _OF_MODEL: Final = ("model_name", "environment")
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from alerts.options import DEFAULTS, Options
-from servescope.alerting.blindness import FLEET_UNSEEN
+from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
 from servescope.contract.expressions import Matchers, matchers_promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import (

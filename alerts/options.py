@@ -23,7 +23,6 @@ from alerts.receivers import (
 )
 from dashboards import options as shared
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.choices import Choices
 from servescope.alerting.chosen import (
     A_LABEL_VALUE,
     ALERTS_TABLE,
@@ -33,8 +32,9 @@ from servescope.alerting.chosen import (
     matching,
 )
 from servescope.alerting.feeding import can_hold, metrics_of, on_causes_held
-from servescope.alerting.promql import alert_promql, is_on_deployments, term_promql
-from servescope.alerting.records import ALERTING, TEAM, Alert, Severity, Term
+from servescope.alerting.rules.choices import Choices
+from servescope.alerting.rules.promql import alert_promql, is_on_deployments, term_promql
+from servescope.alerting.rules.records import ALERTING, TEAM, Alert, Severity, Term
 from servescope.contract.expressions import Expression, Matchers, describe_selector, matchers_promql, matches, promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.objectives import BURN_WINDOWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from alerts.options import Options
-from servescope.alerting.records import Alert, labels_of
+from servescope.alerting.rules.records import Alert, labels_of
 from servescope.contract.expressions import matchers_promql
 from servescope.contract.own_metrics import (
     AGENTS_JOB,

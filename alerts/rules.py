@@ -18,9 +18,9 @@ from alerts.recording import HEADER, recording_group, render_group, write_yaml
 from alerts.without_collector import without_collector_group
 from dashboards.options import seconds
 from servescope.alerting.headlines import with_known_value, with_value
-from servescope.alerting.links import dashboard_path
-from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import LISTED, NOTHING_LISTED, WHO, Alert
+from servescope.alerting.rules.links import dashboard_path
+from servescope.alerting.rules.promql import is_kept_unknown
+from servescope.alerting.rules.records import LISTED, NOTHING_LISTED, WHO, Alert
 from servescope.generating.rules import Format
 
 Group = dict[str, Any]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import streamlit as st
 
-from app.plain import Markdown, plain
+from app.elements.plain import Markdown, plain
 from servescope.console import SIGN_IN_VARIABLE
 from servescope.settings.sign_in import SignIn, name_by_claims
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import streamlit as st
 
-from app import cutovers
 from app.access import require_reader, show_reader
+from app.cutovers import cutovers
+from app.elements.icons import style_icons
 from app.frame import show_error
-from app.icons import style_icons
 from app.turns import take_turn
 from servescope.console import CUSTOMERS_VARIABLE
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE

@@ -14,9 +14,11 @@ import streamlit as st
 from pandas.api.types import is_datetime64_any_dtype, is_numeric_dtype
 from streamlit.delta_generator import DeltaGenerator
 
-from app import display, queries, selection
-from app.plain import Markdown, code, disarm, find_unseen, plain, visible
-from app.queries import Shown
+from app import selection
+from app.data import queries
+from app.data.queries import Shown
+from app.elements import display
+from app.elements.plain import Markdown, code, disarm, find_unseen, plain, visible
 from app.selection import TimeRange
 from app.turns import take_turn
 from servescope.contract.identity import Deployment

@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.display import format_wait
-from app.plain import plain
+from app.elements.display import format_wait
+from app.elements.plain import plain
 from servescope.errors import UsageError
 from servescope.settings.clock import program_clock
 from servescope.settings.values import format_instant, parse_instant

@@ -20,9 +20,9 @@ def guard(app: ASGIApp) -> ASGIApp:
     # In a wheel this directory is `servescope/_app`.
     register("app", HERE)
     # Only now, when `app` can be imported.
-    from app.door import HeaderGuard, HostCheck, OriginCheck, PeerCheck, SignInCheck
-    from app.messages import MessageCheck
-    from app.refusals import Refusals, limit_logs
+    from app.door.door import HeaderGuard, HostCheck, OriginCheck, PeerCheck, SignInCheck
+    from app.door.messages import MessageCheck
+    from app.door.refusals import Refusals, limit_logs
 
     limit_logs()
     names = frozenset(os.environ.get(HOSTS_VARIABLE, "").split())

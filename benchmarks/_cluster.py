@@ -13,9 +13,9 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from app import queries
+from app.charts.tables import SPARK_FIGURE
+from app.data import queries
 from app.selection import TimeRange
-from app.tables import SPARK_FIGURE
 from benchmarks import _fleet
 from benchmarks._processes import Measured, collecting
 from servescope.store.history import History

@@ -209,7 +209,9 @@ def _open_page(name: str) -> Callable[[PrometheusHistory, int], Callable[[], obj
     def prepare(past: PrometheusHistory, _: int) -> Callable[[], object]:
         from streamlit.testing.v1 import AppTest
 
-        from app import comparison, frame, queries, verdicts  # noqa: F401  what a page loads is there in a console
+        from app import frame  # noqa: F401  what a page loads is there in a console
+        from app.cutovers import comparison, verdicts  # noqa: F401  what a page loads is there in a console
+        from app.data import queries
 
         queries.open_prometheus = lambda *_: past
         page = AppTest.from_file(str(_CONSOLE), default_timeout=_LONGEST_SECONDS)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from benchmarks._fleet_history import Fleet, Series
-from dashboards.layout import COLUMNS
+from dashboards.panels.layout import COLUMNS
 from tests.support.promql import Node, Selector, Subquery, parse, parts, walk
 
 SCREEN_PIXELS = 1920

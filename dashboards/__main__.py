@@ -7,8 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from dashboards import cache, customers, cutover, fleet, health, phases, requests, scale, speculation
 from dashboards.board import Board, board_uid, render_board
+from dashboards.boards import cache, customers, cutover, fleet, health, phases, requests, scale, speculation
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, read_options
 from dashboards.packaging import is_current, package

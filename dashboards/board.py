@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 
-from dashboards import grafana
-from dashboards.colors import ALARM, DEPLOYMENT_MARK, MARK, PHASE_MARK
 from dashboards.options import Options
-from dashboards.panels import Row
-from dashboards.queries import (
+from dashboards.panels import grafana
+from dashboards.panels.colors import ALARM, DEPLOYMENT_MARK, MARK, PHASE_MARK
+from dashboards.panels.panels import Row
+from dashboards.panels.queries import (
     ALERTS,
     HISTOGRAMS,
     PRESENCE,
@@ -27,7 +27,7 @@ from dashboards.queries import (
 )
 from dashboards.verdict import verdict_annotations
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import HEALTH
+from servescope.alerting.rules.links import HEALTH
 from servescope.contract.expressions import Matchers
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import ROLLOUT_PHASES

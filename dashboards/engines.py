@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from dashboards.board import Board
 from dashboards.options import Options
-from dashboards.panels import LIMIT, Panel
-from servescope.alerting.promises import counts_edge_of
+from dashboards.panels.panels import LIMIT, Panel
+from servescope.alerting.rules.promises import counts_edge_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES

@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from servescope.alerting.alerts import make_alerts
-from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.chosen import ALERTS_TABLE, THRESHOLDS_TABLE, read_choices
-from servescope.alerting.links import RUNBOOKS, is_runbooks, runbook_url
-from servescope.alerting.records import Alert
+from servescope.alerting.rules.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.rules.links import RUNBOOKS, is_runbooks, runbook_url
+from servescope.alerting.rules.records import Alert
 from servescope.contract.expressions import COLLECTOR_LABELS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS

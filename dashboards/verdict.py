@@ -7,12 +7,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from dashboards import grafana
-from dashboards.colors import METRIC_COLORS, NEUTRAL, STAGE_MARK, STATUS_COLORS, VERDICT_MARK
-from dashboards.composed import state_number
 from dashboards.options import Options
-from dashboards.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, query_panel
-from dashboards.queries import RATE_INTERVAL, Query, compile_own, legend, own_scope
+from dashboards.panels import grafana
+from dashboards.panels.colors import METRIC_COLORS, NEUTRAL, STAGE_MARK, STATUS_COLORS, VERDICT_MARK
+from dashboards.panels.composed import state_number
+from dashboards.panels.panels import UNITS, Column, Panel, Row, Threshold, above, absent_own, query_panel
+from dashboards.panels.queries import RATE_INTERVAL, Query, compile_own, legend, own_scope
 from servescope.contract.bounds import JUDGEMENT_AGE
 from servescope.contract.expressions import level
 from servescope.contract.own_metrics import OWN_METRICS, OwnUnit

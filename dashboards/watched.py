@@ -12,15 +12,15 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from dashboards import panels
 from dashboards.board import Board
-from dashboards.colors import NEUTRAL, STATUS_COLORS
-from dashboards.conditions import Compiler
 from dashboards.options import Options
-from dashboards.queries import Query, legend
-from servescope.alerting import records
-from servescope.alerting.evaluation import OPERATORS
-from servescope.alerting.links import causes_of, compared, panel_title
+from dashboards.panels import panels
+from dashboards.panels.colors import NEUTRAL, STATUS_COLORS
+from dashboards.panels.conditions import Compiler
+from dashboards.panels.queries import Query, legend
+from servescope.alerting.rules import records
+from servescope.alerting.rules.evaluation import OPERATORS
+from servescope.alerting.rules.links import causes_of, compared, panel_title
 from servescope.contract.expressions import Expression, Level, Matchers, leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES

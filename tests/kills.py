@@ -172,7 +172,7 @@ def _collect(path: str, urls: Sequence[str]) -> None:
     from servescope.collector import command
 
     for module in ("packer", "packing", "recent"):
-        constants = sys.modules[f"servescope.store.{module}"].__dict__
+        constants = sys.modules[f"servescope.store.packing.{module}"].__dict__
         assert "PACK_ROWS" in constants, module
         constants["PACK_ROWS"] = _PACK_ROWS
     targets = tuple(TargetSettings(url, replica=url.split("/")[3], source="servescope") for url in urls)

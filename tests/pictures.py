@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from app.fault_words import title_of
+from app.cutovers.fault_words import title_of
 from tests.support.console_store import PLANS, append_now, write_day, write_increments
 from tests.support.customer_exports import write_exports
 from tests.support.cutover_store import write_cutover

@@ -28,9 +28,9 @@ IDEAS = {
         r"case (records\.)?(All\(conditions\)|Except\()",
         # The walk; the values for which a condition holds; the same as PromQL.
         {
-            "exporters/servescope/alerting/records.py",
-            "exporters/servescope/alerting/evaluation.py",
-            "exporters/servescope/alerting/promql.py",
+            "exporters/servescope/alerting/rules/records.py",
+            "exporters/servescope/alerting/rules/evaluation.py",
+            "exporters/servescope/alerting/rules/promql.py",
         },
     ),
     "what a counter gained over a reset": (

@@ -10,11 +10,13 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from app import alarms, display, frame, markup, selection, silences
-from app.alarms import Alarm
-from app.markup import cell, element, grid, heading
-from app.plain import Markdown, escape, plain
-from app.silences import Known, Silence, SilenceReader
+from app import frame, selection
+from app.data import alarms, silences
+from app.data.alarms import Alarm
+from app.data.silences import Known, Silence, SilenceReader
+from app.elements import display, markup
+from app.elements.markup import cell, element, grid, heading
+from app.elements.plain import Markdown, escape, plain
 from servescope.alerting.alerts import ALERTS
 from servescope.console import ALERTMANAGERS_VARIABLE
 from servescope.store.history import History

@@ -8,12 +8,16 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import charts, comparison, cutovers, families, frame, markup, queries, selection, tables, verdicts
-from app.charts import Chart, Dash
-from app.comparison import Compared
-from app.plain import escape, plain, visible
-from app.queries import Shown
-from app.readings import objective_line
+from app import frame, selection
+from app.charts import charts, families, tables
+from app.charts.charts import Chart, Dash
+from app.cutovers import comparison, cutovers, verdicts
+from app.cutovers.comparison import Compared
+from app.data import queries
+from app.data.queries import Shown
+from app.data.readings import objective_line
+from app.elements import markup
+from app.elements.plain import escape, plain, visible
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, GROUPS
 from servescope.contract.identity import Deployment

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from app import display, export_tables, exports, frame, markup, selection
-from app.export_tables import LOOKS, OffboardingStep
-from app.exports import Destination, Exports
-from app.plain import Markdown, escape, plain, visible
+from app import frame, selection
+from app.customers import export_tables, exports
+from app.customers.export_tables import LOOKS, OffboardingStep
+from app.customers.exports import Destination, Exports
+from app.elements import display, markup
+from app.elements.plain import Markdown, escape, plain, visible
 from app.selection import TimeRange
 from servescope.customers.documents.explaining import GEN_AI
 from servescope.customers.points.quotas import most_series

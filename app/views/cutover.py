@@ -5,22 +5,14 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import (
-    answer,
-    charts,
-    cutovers,
-    display,
-    distributions,
-    emulated,
-    frame,
-    readiness_tables,
-    selection,
-    timeline,
-    verdicts,
-)
-from app.cutovers import Missing
-from app.judging import CutoverView
-from app.plain import plain
+from app import frame, selection
+from app.charts import charts, distributions
+from app.cutovers import answer, cutovers, emulated, timeline, verdicts
+from app.cutovers.cutovers import Missing
+from app.cutovers.judging import CutoverView
+from app.elements import display
+from app.elements.plain import plain
+from app.readiness import readiness_tables
 from servescope.cutover.judgement import Judgement
 from servescope.errors import ServescopeError
 

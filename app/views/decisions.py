@@ -12,11 +12,13 @@ from typing import Final
 
 import streamlit as st
 
-from app import access, cutovers, display, frame, journals, selection
+from app import access, frame, selection
 from app.access import PageReader
-from app.cutovers import Missing
-from app.plain import plain
-from app.timeline import DECISION_WORDS
+from app.cutovers import cutovers, journals
+from app.cutovers.cutovers import Missing
+from app.cutovers.timeline import DECISION_WORDS
+from app.elements import display
+from app.elements.plain import plain
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal.journal import CutoverJournal

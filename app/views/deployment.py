@@ -5,14 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import charts, display, families, frame, marks, markup, queries, readings, selection, tables
-from app.charts import Chart
-from app.families import Family
-from app.marks import TimelineMark
-from app.plain import escape, join, plain, visible
-from app.promised import Promises
-from app.queries import Shown
-from app.readings import FiguresAt
+from app import frame, selection
+from app.charts import charts, families, marks, tables
+from app.charts.charts import Chart
+from app.charts.families import Family
+from app.charts.marks import TimelineMark
+from app.data import queries, readings
+from app.data.promised import Promises
+from app.data.queries import Shown
+from app.data.readings import FiguresAt
+from app.elements import display, markup
+from app.elements.plain import escape, join, plain, visible
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import REPLICA_START_TIME

@@ -10,9 +10,12 @@ from typing import Any
 
 import streamlit as st
 
-from app import display, fault_words, frame, markup, queries, selection
-from app.fault_words import Dose
-from app.plain import escape, plain, visible
+from app import frame, selection
+from app.cutovers import fault_words
+from app.cutovers.fault_words import Dose
+from app.data import queries
+from app.elements import display, markup
+from app.elements.plain import escape, plain, visible
 from servescope.contract.figures import FIGURES
 from servescope.emulator.faults.kinds import KINDS
 from servescope.emulator.faults.truths import OBSERVATIONS, Truth

@@ -11,10 +11,14 @@ import pandas as pd
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app import cutovers, display, frame, markup, queries, readings, selection, tables
-from app.plain import escape, join, plain, visible
-from app.queries import Shown
-from app.readings import FiguresAt, Meaning
+from app import frame, selection
+from app.charts import tables
+from app.cutovers import cutovers
+from app.data import queries, readings
+from app.data.queries import Shown
+from app.data.readings import FiguresAt, Meaning
+from app.elements import display, markup
+from app.elements.plain import escape, join, plain, visible
 from app.selection import TimeRange
 from servescope.contract.figures import FIGURES, figure_key
 from servescope.contract.identity import Deployment

@@ -8,12 +8,14 @@ from typing import Final
 
 import streamlit as st
 
-from app import access, cutovers, frame, journals, plans, queries, selection
+from app import access, frame, selection
 from app.access import PageReader
-from app.cutovers import Missing
-from app.journals import JudgedRun
-from app.plain import plain, visible
-from app.queries import Shown
+from app.cutovers import cutovers, journals, plans
+from app.cutovers.cutovers import Missing
+from app.cutovers.journals import JudgedRun
+from app.data import queries
+from app.data.queries import Shown
+from app.elements.plain import plain, visible
 from servescope.cutover.forecast.duration import StageForecast, forecast_stages
 from servescope.cutover.plan.files import check_arms
 from servescope.cutover.plan.plan import CutoverPlan

@@ -8,9 +8,12 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app import charts, display, frame, measured, readiness, readiness_tables, selection
-from app.plain import Markdown, code, plain, visible, visible_lines
-from app.readiness import Answered, PastedText, Readiness
+from app import frame, selection
+from app.charts import charts
+from app.elements import display
+from app.elements.plain import Markdown, code, plain, visible, visible_lines
+from app.readiness import measured, readiness, readiness_tables
+from app.readiness.readiness import Answered, PastedText, Readiness
 from servescope.errors import ServescopeError
 from servescope.migration import report
 from servescope.migration.report import FileReport

@@ -6,9 +6,11 @@ from typing import Final
 
 import streamlit as st
 
-from app import cutovers, display, frame, selection, self_tests, turns
-from app.cutovers import Missing
-from app.plain import plain
+from app import frame, selection, turns
+from app.cutovers import cutovers, self_tests
+from app.cutovers.cutovers import Missing
+from app.elements import display
+from app.elements.plain import plain
 from servescope.cutover.forecast.self_test import SelfTest, run_self_test
 from servescope.cutover.plan.plan import CutoverPlan
 from servescope.errors import ServescopeError

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app import display, frame, markup, queries, selection, tables
-from app.plain import escape, plain, visible
+from app import frame, selection
+from app.charts import tables
+from app.data import queries
+from app.elements import display, markup
+from app.elements.plain import escape, plain, visible
 from servescope.store.history import History
 from servescope.store.records import TargetStatus
 

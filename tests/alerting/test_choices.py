@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from servescope.alerting.alerts import ALERTS, make_alerts
-from servescope.alerting.choices import Choices, Name, bound, resolve
-from servescope.alerting.promql import alert_promql
+from servescope.alerting.rules.choices import Choices, Name, bound, resolve
+from servescope.alerting.rules.promql import alert_promql
 from servescope.contract.bounds import FAILED_SHARE, SPLIT_MARGIN
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import labels_of
+from servescope.alerting.rules.records import labels_of
 from tests.support.alert_mutants import EQUIVALENT, mutants
 from tests.support.alert_proofs import LONG, PROOFS, stories_of
 from tests.support.alert_stories import beside_each_other

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from servescope.alerting.evaluation import Instant, compile_alert, values_of
-from servescope.alerting.records import Alert, All, Compare, Except, FigureRef, Quotient, Total
+from servescope.alerting.rules.evaluation import Instant, compile_alert, values_of
+from servescope.alerting.rules.records import Alert, All, Compare, Except, FigureRef, Quotient, Total
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels, make_labels
 

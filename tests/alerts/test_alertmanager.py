@@ -11,7 +11,7 @@ import pytest
 
 from alerts.alertmanager import render_alertmanager
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import labels_of
+from servescope.alerting.rules.records import labels_of
 from tests.support.alertmanager import running_alertmanager
 from tests.support.waiting import deadline_seconds, wait_for
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, Instant, advance, compile_alert, duration_ms
-from servescope.alerting.records import (
+from servescope.alerting.rules.evaluation import Active, Instant, advance, compile_alert, duration_ms
+from servescope.alerting.rules.records import (
     Alert,
     BadRatio,
     RequestsEnded,

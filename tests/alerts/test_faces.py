@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Instant, compile_alert
+from servescope.alerting.rules.evaluation import Instant, compile_alert
 from servescope.emulator.deployment.stack import V1, V2
 from servescope.emulator.faults.faults import parse_fault
 from tests.support.observed_stack import STEADY, observed

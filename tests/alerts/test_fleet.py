@@ -14,9 +14,9 @@ from alerts.fleet import fleet_rules
 from alerts.options import DEFAULTS, Options, make_options
 from alerts.rules import alert_groups, dashboard_url
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.blindness import FLEET_UNSEEN
-from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import WHO, Alert, labels_of
+from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
+from servescope.alerting.rules.promql import is_kept_unknown
+from servescope.alerting.rules.records import WHO, Alert, labels_of
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import DEPLOYMENT, STALE, TARGET, firing, minutes, rendered, series
 from tests.support.promtool import Suite, check_firing, failures, unit_test

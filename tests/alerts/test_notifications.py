@@ -22,8 +22,8 @@ from alerts.rules import alert_groups, alert_rule
 from alerts.templates import render_templates
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.headlines import MOST_CHARACTERS
-from servescope.alerting.links import causes_of, dashboard_path
-from servescope.alerting.records import labels_of
+from servescope.alerting.rules.links import causes_of, dashboard_path
+from servescope.alerting.rules.records import labels_of
 from servescope.collector.paging.annotations import Links, annotate, render
 from tests.support.alert_stories import TARGET, firing
 from tests.support.alert_stories import series as _series

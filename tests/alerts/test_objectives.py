@@ -15,7 +15,7 @@ from alerts.options import make_options
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.feeding import can_fire
-from servescope.alerting.promises import LATENCIES, edges_of, objectives_of
+from servescope.alerting.rules.promises import LATENCIES, edges_of, objectives_of
 from servescope.contract.objectives import INSTEAD_OF, OBJECTIVES
 from servescope.contract.samples import format_edge
 from servescope.errors import ConfigurationError
@@ -67,7 +67,7 @@ def test_a_histogram_that_ends_below_a_latency_is_held_to_it_at_a_chosen_edge_al
     vllm = load_sources()["vllm"]
     latency = replace(vllm.metrics["time_to_first_token_seconds"], edges=(0.5, 1.0), edges_before=())
     short = replace(vllm, name="short", metrics={**vllm.metrics, "time_to_first_token_seconds": latency})
-    for module in ("chosen", "feeding", "promises"):
+    for module in ("chosen", "feeding", "rules.promises"):
         monkeypatch.setattr(f"servescope.alerting.{module}.load_sources", lambda: {**load_sources(), "short": short})
 
     def held(objective: dict[str, float] | None, *sources: str) -> tuple[float, ...]:

@@ -23,8 +23,8 @@ from dashboards.__main__ import render as render_dashboards
 from dashboards.options import Options as CommonOptions
 from dashboards.options import read_options as read_dashboard_options
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import CUSTOMERS
-from servescope.alerting.promises import LATENCIES, objectives_of
+from servescope.alerting.rules.links import CUSTOMERS
+from servescope.alerting.rules.promises import LATENCIES, objectives_of
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS

@@ -14,7 +14,7 @@ from alerts.__main__ import main
 from alerts.options import make_options
 from alerts.rules import render_bundle
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import ALERTING
+from servescope.alerting.rules.records import ALERTING
 from servescope.generating.rules import Format
 from tests.support.commands import run_main
 from tests.support.documents import read_yaml

@@ -13,7 +13,7 @@ from typing import Any, assert_never
 import pytest
 
 from alerts.__main__ import FILES, GENERATED
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.rules.promises import objectives_of
 from servescope.contract.expressions import (
     Difference,
     Expression,

@@ -11,8 +11,8 @@ import pytest
 
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import SelfMetric, terms
+from servescope.alerting.rules.promql import alert_promql
+from servescope.alerting.rules.records import SelfMetric, terms
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import DEPLOYMENT_LABELS, Identity
 from servescope.contract.metrics import METRICS, SAMPLE_FAMILIES

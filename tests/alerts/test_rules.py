@@ -21,9 +21,9 @@ from alerts.recording import HEADER
 from alerts.rules import alert_rule, annotations_of, metricsql, render_alert_rules, render_bundle
 from alerts.runbooks import queries_of
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import causes_of, panel_title
-from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import PERCENT, Alert, BadRatio, FigureRef, labels_of, terms
+from servescope.alerting.rules.links import causes_of, panel_title
+from servescope.alerting.rules.promql import alert_promql
+from servescope.alerting.rules.records import PERCENT, Alert, BadRatio, FigureRef, labels_of, terms
 from servescope.contract.bands import EFFICIENCY_BAND, SKEW_BAND, SPECULATION_BAND
 from servescope.contract.bounds import (
     ABORTS_TRAFFIC,

@@ -14,10 +14,10 @@ from alerts.options import make_options
 from alerts.runbooks import queries_of, render_index, render_runbook
 from servescope.alerting import playbooks
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import causes_of, panel_path
 from servescope.alerting.playbooks.families import FAMILIES, Playbook
-from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Alert, labels_of
+from servescope.alerting.rules.links import causes_of, panel_path
+from servescope.alerting.rules.promql import alert_promql
+from servescope.alerting.rules.records import Alert, labels_of
 from servescope.alerting.sections import families_of, is_alive
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import OBJECTIVES

@@ -13,8 +13,8 @@ import pytest
 from alerts.options import COVERS, DEFAULTS, Options, make_options
 from alerts.rules import alert_groups, recorded, render_bundle
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.promql import is_on_deployments
-from servescope.alerting.records import labels_of
+from servescope.alerting.rules.promql import is_on_deployments
+from servescope.alerting.rules.records import labels_of
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import format_edge
 from servescope.contract.types import Metric

@@ -13,7 +13,7 @@ from alerts.options import Options, make_options
 from alerts.rules import alert_groups
 from alerts.without_collector import without_collector_group
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import SelfMetric, conditions_of, terms
+from servescope.alerting.rules.records import SelfMetric, conditions_of, terms
 from servescope.contract.own_metrics import OWN_METRICS
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import DEPLOYMENT, STALE, TARGET, beside_each_other, series

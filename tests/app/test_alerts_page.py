@@ -11,7 +11,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import alarms
+from app.data import alarms
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.samples import make_labels
 from servescope.store.embedded import Store

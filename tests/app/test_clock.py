@@ -12,7 +12,10 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import display, queries, selection, tables
+from app import selection
+from app.charts import tables
+from app.data import queries
+from app.elements import display
 from servescope.contract.identity import Identity
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-from app import colors
+from app.elements import colors
 from tests.conftest import ROOT
 
 TEXT, GRAPHICS = 4.5, 3.0

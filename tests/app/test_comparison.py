@@ -11,10 +11,10 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-from app import comparison, cutovers
-from app.colors import V1, V2
-from app.comparison import Compared
-from app.queries import Shown
+from app.cutovers import comparison, cutovers
+from app.cutovers.comparison import Compared
+from app.data.queries import Shown
+from app.elements.colors import V1, V2
 from app.selection import TimeRange
 from servescope.cutover.judgement import MetricJudgement
 from servescope.errors import ServescopeError

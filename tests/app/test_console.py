@@ -16,8 +16,9 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from app import queries, selection
-from app.colors import V1, V2
+from app import selection
+from app.data import queries
+from app.elements.colors import V1, V2
 from servescope.console import RULES_VARIABLE
 from servescope.contract.events import Event, EventKind
 from servescope.contract.figures import FIGURES, figure_key

@@ -12,7 +12,7 @@ pytest.importorskip("aiohttp", reason="the emulator's server needs the extra 'em
 
 from streamlit.testing.v1 import AppTest
 
-from app.fault_words import title_of
+from app.cutovers.fault_words import title_of
 from servescope.cli import main
 from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.emulator.faults.faults import Faults

@@ -14,8 +14,9 @@ import math
 import numpy as np
 import pandas as pd
 
-from app import display, queries
-from app.charts import lonely_points, value_domain
+from app.charts.charts import lonely_points, value_domain
+from app.data import queries
+from app.elements import display
 from app.selection import PRESETS, TimeRange, default_range, parse_range
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Deployment

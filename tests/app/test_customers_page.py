@@ -14,7 +14,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 from streamlit.testing.v1 import AppTest
 
 from app import selection
-from app.exports import Destination
+from app.customers.exports import Destination
 from app.selection import TimeRange
 from servescope.cli import main
 from servescope.console import CURSORS_VARIABLE, CUSTOMERS_VARIABLE

@@ -15,8 +15,11 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import answer, cutovers, display, distributions, emulated, journals, selection, timeline, verdicts
-from app.judging import CutoverView, WarmReplicas, count_warm
+from app import selection
+from app.charts import distributions
+from app.cutovers import answer, cutovers, emulated, journals, timeline, verdicts
+from app.cutovers.judging import CutoverView, WarmReplicas, count_warm
+from app.elements import display
 from app.selection import TimeRange
 from servescope.console import JOURNAL_VARIABLE
 from servescope.cutover.comparison.freezing import freeze

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-from app.fault_words import WORDS, dose_of
+from app.cutovers.fault_words import WORDS, dose_of
 from servescope.alerting.alerts import ALERTS
 from servescope.emulator.faults.kinds import KINDS
 from tests.proofs.live.episodes import EPISODES

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import pandas as pd
 import pytest
 
-from app import charts as drawing
-from app import queries, readings, tables
+from app.charts import charts as drawing
+from app.charts import tables
+from app.data import queries, readings
 from app.selection import TimeRange
 from servescope.contract.bands import request_evidence
 from servescope.contract.figures import FIGURES

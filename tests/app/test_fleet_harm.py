@@ -8,8 +8,8 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 import pandas as pd
 
-from app import tables
-from app.queries import Shown
+from app.charts import tables
+from app.data.queries import Shown
 from servescope.contract.identity import Deployment
 from tests.support.canned_cutover import NOW_MS
 

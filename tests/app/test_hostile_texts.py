@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 
-from app.plain import visible
+from app.elements.plain import visible
 from tests import pictures
 from tests.conftest import ROOT
 from tests.support import plain_page

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app import cutovers
+from app.cutovers import cutovers
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import current_run
@@ -38,7 +38,7 @@ def test_the_console_knows_of_a_run_what_commands_know(tmp_path: Path, monkeypat
         past.evidence = replace(past.evidence, targets=tuple(each.at(each.blocks >= held_ms) for each in targets))
 
         monkeypatch.setattr(cutovers, "_shared_judge", cutovers.SharedJudge)
-        monkeypatch.setattr("app.cutovers.selection.now_ms", lambda: past.now_ms)
+        monkeypatch.setattr("app.cutovers.cutovers.selection.now_ms", lambda: past.now_ms)
         monkeypatch.setattr(cutovers, "journal_path", lambda: journal)
         with CutoverJournal(journal) as opened:
             begun = current_run(opened, "cutover")

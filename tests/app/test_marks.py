@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-from app import marks
+from app.charts import marks
 from app.selection import TimeRange
 from servescope.contract.events import Event
 from servescope.contract.identity import Deployment

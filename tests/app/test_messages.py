@@ -14,8 +14,8 @@ from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
-from app.messages import AT_ONCE, LARGEST, MOST_SESSIONS, MessageCheck
-from app.refusals import EVERY_SECONDS, LogLimit, Refusals
+from app.door.messages import AT_ONCE, LARGEST, MOST_SESSIONS, MessageCheck
+from app.door.refusals import EVERY_SECONDS, LogLimit, Refusals
 
 Make = Callable[[BackMsg], object]
 SCOPE: Scope = {"type": "websocket", "headers": [], "client": ("192.0.2.1", 4711)}
@@ -227,7 +227,7 @@ def test_one_place_logs_once_a_minute(
 ) -> None:
     """What differs between its texts makes no difference; the next minute says how often it was left out."""
     now_s = 1000.0
-    monkeypatch.setattr("app.refusals.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("app.door.refusals.time.monotonic", lambda: now_s)
     for number in range(500):
         limited.error("cannot read %s", number)
         if number < 3:

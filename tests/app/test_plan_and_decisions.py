@@ -12,7 +12,8 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import access, cutovers, journals, plans, selection
+from app import access, selection
+from app.cutovers import cutovers, journals, plans
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.plan.plan import FrozenPlan

@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
-from app import readings
-from app.promised import promises_of
-from servescope.alerting.promises import objectives_of
+from app.data import readings
+from app.data.promised import promises_of
+from servescope.alerting.rules.promises import objectives_of
 from servescope.cli import main
 from servescope.console import RULES_VARIABLE
 from servescope.contract.figures import FIGURES

@@ -13,8 +13,9 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import readiness, selection
-from app.readiness import Answered, PastedText, take_paste, take_upload
+from app import selection
+from app.readiness import readiness
+from app.readiness.readiness import Answered, PastedText, take_paste, take_upload
 from servescope.emulator.workload.mixes import Mix
 from servescope.errors import ServescopeError
 from servescope.migration import report

@@ -10,7 +10,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import plans, self_tests
+from app.cutovers import plans, self_tests
 from servescope.console import JOURNAL_VARIABLE, PLAN_VARIABLE
 from servescope.cutover.forecast.duration import MetricForecast, StageForecast
 from servescope.cutover.forecast.self_test import SelfTest, SelfTestShare, clopper_pearson

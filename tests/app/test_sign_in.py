@@ -15,7 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from streamlit.testing.v1 import AppTest
 
 from app import access
-from app.door import PeerCheck
+from app.door.door import PeerCheck
 from servescope.cli import main
 from servescope.console import SIGN_IN_VARIABLE
 from servescope.errors import UsageError

@@ -14,7 +14,7 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from streamlit.testing.v1 import AppTest
 
-from app import silences
+from app.data import silences
 from servescope.cli import main
 from servescope.console import ALERTMANAGERS_VARIABLE
 from servescope.contract.samples import make_labels

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from app import queries, tables
-from app.promised import Promises
-from app.readings import FiguresAt
+from app.charts import tables
+from app.data import queries
+from app.data.promised import Promises
+from app.data.readings import FiguresAt
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import Identity
 from servescope.contract.objectives import OBJECTIVES

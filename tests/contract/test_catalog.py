@@ -205,9 +205,9 @@ HOME = (
         f"exporters/servescope/contract/{name}.py"
         for name in ("metrics", "figures", "bands", "own_metrics", "expressions")
     ),
-    "exporters/servescope/alerting/records.py",
-    "dashboards/conditions.py",
-    "dashboards/composed.py",
+    "exporters/servescope/alerting/rules/records.py",
+    "dashboards/panels/conditions.py",
+    "dashboards/panels/composed.py",
 )
 
 

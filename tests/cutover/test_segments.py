@@ -10,7 +10,7 @@ from statistics import median
 import numpy as np
 import pytest
 
-from app.verdicts import draw_segments
+from app.cutovers.verdicts import draw_segments
 from servescope.contract.metrics import SEGMENT
 from servescope.cutover.comparison.freezing import freeze
 from servescope.cutover.evidence.evidence import Decision, Evidence

@@ -82,8 +82,9 @@ def check_claims(judgement: Judgement) -> None:
         assert "though not beyond" not in judgement.reason, judgement.reason
     if judgement.severity == "probable":
         # Harm of a guard has no part in how severe it is.
-        said = [each for each in judgement.reason.split("; ") if ": a guard," not in each]
-        assert not [each for each in said if "beyond the margin" in each.replace("not beyond the margin", "")], said
+        sentences = [each for each in judgement.reason.split("; ") if ": a guard," not in each]
+        severe = [each for each in sentences if "beyond the margin" in each.replace("not beyond the margin", "")]
+        assert not severe, sentences
 
 
 def _costs(metric: MetricJudgement) -> tuple[float, float, float]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dashboards.__main__ import GENERATED
-from servescope.alerting.links import OF_MONITORING
+from servescope.alerting.rules.links import OF_MONITORING
 from tests import tools
 from tests.pictures import PICTURES, THEMES, open_browser, open_page, write_small
 from tests.support.boards import NAMES, panels, read_board

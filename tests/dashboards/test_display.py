@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dashboards.colors import TUNING_COLORS
-from dashboards.panels import UNITS
+from dashboards.panels.colors import TUNING_COLORS
+from dashboards.panels.panels import UNITS
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import Figure

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from alerts.__main__ import GENERATED as RULES
-from dashboards.queries import HEALTH_VARIABLES
-from servescope.alerting.links import HEALTH
+from dashboards.panels.queries import HEALTH_VARIABLES
+from servescope.alerting.rules.links import HEALTH
 from servescope.collector.telemetry import watch_event_loop
 from servescope.contract.own_metrics import ALERTS_SENT, RULE_EVALUATIONS
 from tests.support.alertmanager import NOTIFIES_NOBODY, running_alertmanager

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.queries import HISTOGRAMS
+from dashboards.panels.queries import HISTOGRAMS
 from servescope.contract.expressions import native_rate_promql
 from servescope.contract.identity import Identity
 from servescope.exposition.rendering import render_openmetrics

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import render
-from dashboards.colors import (
+from dashboards.options import DEFAULTS, make_options
+from dashboards.panels.colors import (
     DASHES,
     METRIC_COLORS,
     NEW_COLOR,
@@ -19,9 +20,8 @@ from dashboards.colors import (
     STATUS_COLORS,
     TUNING_COLORS,
 )
-from dashboards.options import DEFAULTS, make_options
-from servescope.alerting.links import HEALTH
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.rules.links import HEALTH
+from servescope.alerting.rules.promises import objectives_of
 from servescope.contract.identity import NEW_STACK, OLD_STACK
 from servescope.contract.judged import JUDGED
 from servescope.contract.metrics import INDEX_STATES, OUTCOMES

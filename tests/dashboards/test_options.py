@@ -16,8 +16,8 @@ from dashboards.__main__ import main, render
 from dashboards.board import Board
 from dashboards.engines import keep_filled
 from dashboards.options import DEFAULTS, Options, make_options, read_options
-from dashboards.queries import HISTOGRAMS
-from servescope.alerting.links import causes_of, panel_path
+from dashboards.panels.queries import HISTOGRAMS
+from servescope.alerting.rules.links import causes_of, panel_path
 from servescope.contract.bands import SPECULATION_BAND
 from servescope.contract.figures import FIGURES
 from servescope.contract.identity import IDENTITY_LABELS

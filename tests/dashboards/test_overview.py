@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from dashboards.__main__ import render
-from dashboards.colors import STATUS_COLORS
-from dashboards.fleet import MOST_LINES
+from dashboards.boards.fleet import MOST_LINES
+from dashboards.panels.colors import STATUS_COLORS
 from tests.support.boards import NAMES, find_panel, panels, read_board
 
 # What a screen of 1080 lines shows below Grafana's own bars, in units of 38 pixels.

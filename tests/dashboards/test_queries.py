@@ -14,10 +14,10 @@ import pytest
 
 from dashboards.__main__ import BOARDS
 from dashboards.options import DEFAULTS
-from dashboards.panels import LIMIT, Panel
-from dashboards.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
+from dashboards.panels.panels import LIMIT, Panel
+from dashboards.panels.queries import ALERTS, HISTOGRAMS, compile_expression, compile_figure
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import CUTOVER, OF_MONITORING, causes_of, panel_title
+from servescope.alerting.rules.links import CUTOVER, OF_MONITORING, causes_of, panel_title
 from servescope.contract.bounds import PROMPT_TRAFFIC
 from servescope.contract.expressions import Quantile
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets

@@ -11,14 +11,14 @@ import pytest
 
 from dashboards.__main__ import GENERATED, render
 from dashboards.board import stamp
-from dashboards.colors import NEW_COLOR, OLD_COLOR, SERIES_COLORS, STATUS_COLORS, TUNING_COLORS
-from dashboards.layout import COLUMNS
 from dashboards.options import DEFAULTS, seconds
-from dashboards.panels import HARM_AXIS, LIMIT
-from dashboards.queries import ALERTS, ALERTS_SINCE, PROGRAMS
+from dashboards.panels.colors import NEW_COLOR, OLD_COLOR, SERIES_COLORS, STATUS_COLORS, TUNING_COLORS
+from dashboards.panels.layout import COLUMNS
+from dashboards.panels.panels import HARM_AXIS, LIMIT
+from dashboards.panels.queries import ALERTS, ALERTS_SINCE, PROGRAMS
 from servescope.alerting.alerts import ALERTS as ALERTS_BY_NAME
-from servescope.alerting.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, causes_of, panel_title
-from servescope.alerting.promql import alert_promql
+from servescope.alerting.rules.links import CUSTOMERS, HEALTH, OF_MONITORING, VARIABLES, causes_of, panel_title
+from servescope.alerting.rules.promql import alert_promql
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.metrics import METRICS, REPLICA_STATUSES, SAMPLE_FAMILIES
 from servescope.contract.objectives import BURN_WINDOWS, OBJECTIVES
@@ -429,7 +429,7 @@ def test_grafanalib_stands_behind_one_module() -> None:
     """No dashboard imports it."""
     folder = Path(GENERATED).parent
     importing = {
-        path.name for path in folder.glob("*.py") if re.search(r"^(from|import) grafanalib", path.read_text(), re.M)
+        path.name for path in folder.rglob("*.py") if re.search(r"^(from|import) grafanalib", path.read_text(), re.M)
     }
 
     assert importing == {"grafana.py"}

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
-from dashboards.panels import LIMIT
-from dashboards.panels import above as following
-from dashboards.queries import CUSTOMERS_VARIABLES, HEALTH_VARIABLES, SCOPE
+from dashboards.panels.conditions import Compiler
+from dashboards.panels.panels import LIMIT
+from dashboards.panels.panels import above as following
+from dashboards.panels.queries import CUSTOMERS_VARIABLES, HEALTH_VARIABLES, SCOPE
 from dashboards.watched import edges, starts
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.links import CUSTOMERS, HEALTH, compared, panel_title
-from servescope.alerting.records import Alert, BadRatio, Compare, Condition, FigureRef, Term
+from servescope.alerting.rules.links import CUSTOMERS, HEALTH, compared, panel_title
+from servescope.alerting.rules.records import Alert, BadRatio, Compare, Condition, FigureRef, Term
 from servescope.contract.figures import FIGURES
 from tests.support.boards import NAMES, panels, read_board
 

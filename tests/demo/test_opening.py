@@ -128,7 +128,7 @@ def test_a_healthy_migration_ends_healthy(tmp_path: Path) -> None:
 def test_a_fault_is_followed_by_its_verdict(tmp_path: Path, kind: str, intensity: float | None) -> None:
     """Within three hours, though v2 was better than v1 for six; without an intensity that of the page's switch."""
     if intensity is None:
-        emulated = pytest.importorskip("app.emulated", reason="the console needs the extra 'console'")
+        emulated = pytest.importorskip("app.cutovers.emulated", reason="the console needs the extra 'console'")
         intensity = emulated.FAULTS[kind]
     with opened(tmp_path) as cutover:
         cutover.opening.faults.switch_on(make_fault(kind, intensity, deployment="chat-v2"))

@@ -14,7 +14,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from servescope.alerting.blindness import FLEET_UNSEEN
+from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.settings.addresses import read_address
 from servescope.sources.map_files import load_sources

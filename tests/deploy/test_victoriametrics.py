@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from servescope.alerting.blindness import FLEET_UNSEEN
+from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
 from servescope.contract.own_metrics import AGENTS_JOB
 from servescope.contract.samples import Labels
 from tests.support import past_one_machine

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from app.journals import draw_decisions, draw_runs, export_runs, list_decisions
-from app.journals import list_runs as table_of_runs
+from app.cutovers.journals import draw_decisions, draw_runs, export_runs, list_decisions
+from app.cutovers.journals import list_runs as table_of_runs
 from servescope.cutover.evidence.evidence import Decision, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.judge.journal.journal import CutoverJournal, JournalEntry

@@ -35,7 +35,7 @@ STATUS = TargetStatus(
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("servescope.store.writer._FIRST_PAUSE_SECONDS", 0.02)
     monkeypatch.setattr("servescope.store.writer._LONGEST_PAUSE_SECONDS", 0.05)
-    monkeypatch.setattr("servescope.store.file.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("servescope.store.tables.file.BUSY_SECONDS", 0.1)
 
 
 class Writing:

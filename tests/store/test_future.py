@@ -21,11 +21,11 @@ from servescope.errors import UsageError
 from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.clock import AHEAD_MS
 from servescope.store.embedded import Store
-from servescope.store.future import FutureRows
-from servescope.store.layouts import SeriesLayouts
 from servescope.store.opening import open_history, read_time
+from servescope.store.packing.layouts import SeriesLayouts
 from servescope.store.prometheus.options import OPTIONS
 from servescope.store.records import AheadError, KeptAlert, RecordedSettings, StoreError, TargetStatus, UntimelyError
+from servescope.store.tables.future import FutureRows
 from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
 from tests.support.commands import run
 from tests.support.waiting import wait_for

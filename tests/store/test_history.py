@@ -351,7 +351,7 @@ def test_the_fleet_shows_what_a_prometheus_holds(past: Past, open_on_prometheus:
     shown = html(open_on_prometheus("fleet", past.url))
     rows = {name: row for name in ("chat", "bare", "recorded") for row in shown.split("<tr") if f">{name}<" in row}
     assert rows.keys() == {"chat", "bare", "recorded"}
-    from app.display import format_bare
+    from app.elements.display import format_bare
 
     for deployment in (COLLECTED, RECORDED):
         rate = past.derived[deployment][past.end_ms].figures["request_rate"]

@@ -13,9 +13,9 @@ import pytest
 from servescope.contract.identity import Deployment, Identity
 from servescope.contract.metrics import METRICS
 from servescope.contract.samples import Series, Snapshot, make_labels
-from servescope.store.codec import decode_block, decode_stamps, encode_block, encode_stamps
 from servescope.store.embedded import Store
-from servescope.store.packing import Row
+from servescope.store.packing.codec import decode_block, decode_stamps, encode_block, encode_stamps
+from servescope.store.packing.packing import Row
 from servescope.store.records import StoreError, TargetStatus, TooLargeError
 from servescope.store.schema import SCRAPES
 from servescope.store.writer import RetentionLimits, StoreWriter, WriteBatch
@@ -307,7 +307,7 @@ def test_figures_are_packed_too(store: Store) -> None:
 
 def test_a_series_explosion_is_packed_in_small_runs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapes that each show other series make short packs, never a huge matrix, and nothing is lost."""
-    monkeypatch.setattr("servescope.store.packing._RUN_NUMBERS", 60_000)
+    monkeypatch.setattr("servescope.store.packing.packing._RUN_NUMBERS", 60_000)
     with store.transaction():
         for step in range(200):
             shown = tuple(Series("x_total", (("id", f"{step}-{number}"),)) for number in range(10))
@@ -385,8 +385,8 @@ def test_a_target_that_always_shows_other_series_does_not_cost_the_others_their_
 @pytest.mark.slow
 def test_a_flood_of_series_is_packed_a_little_at_a_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The series of few rows are in memory at once, and are not held afterwards; what waits is packed in its turn."""
-    monkeypatch.setattr("servescope.store.recent._KEYS_PACKED", 1000)
-    monkeypatch.setattr("servescope.store.layouts._KEYS_HELD", 500)
+    monkeypatch.setattr("servescope.store.packing.recent._KEYS_PACKED", 1000)
+    monkeypatch.setattr("servescope.store.packing.layouts._KEYS_HELD", 500)
     written: list[int] = []
     write_pack = store._packs._write
 
@@ -492,7 +492,7 @@ def test_a_size_limit_deletes_recent_rows_when_there_is_nothing_else(store: Stor
 @pytest.mark.slow
 def test_a_lowered_limit_shrinks_the_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages set free are returned to the file system once they are much of the file."""
-    monkeypatch.setattr("servescope.store.retention._FEWEST_FREE_PAGES", 64)
+    monkeypatch.setattr("servescope.store.tables.retention._FEWEST_FREE_PAGES", 64)
     rng = np.random.default_rng(1)
     wide = tuple(Series("x", (("n", str(number)),)) for number in range(400))
     for hour in range(8):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from typing import Any as Mutant  # a term where a term was, a condition where a condition was
 
-from servescope.alerting.records import (
+from servescope.alerting.rules.records import (
     AdHocExpression,
     Alert,
     All,

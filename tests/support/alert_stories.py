@@ -15,7 +15,7 @@ from alerts.also_firing import also_firing
 from alerts.options import DEFAULTS
 from alerts.parts_down import NO_PART, parts_down
 from alerts.rules import annotations_of
-from servescope.alerting.records import PERCENT, Alert
+from servescope.alerting.rules.records import PERCENT, Alert
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import METRICS
 from tests.support.promtool import check_firing

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dashboards.__main__ import GENERATED
-from dashboards.queries import HISTOGRAMS, SCOPE
+from dashboards.panels.queries import HISTOGRAMS, SCOPE
 
 NAMES = sorted(path.stem for path in GENERATED.glob("*.json"))
 

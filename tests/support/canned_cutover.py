@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from app.judging import CutoverView, make_view
+from app.cutovers.judging import CutoverView, make_view
 from servescope.contract.events import Event
 from servescope.contract.identity import Identity
 from servescope.contract.metrics import METRICS

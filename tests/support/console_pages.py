@@ -6,7 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from app import queries, selection
+from app import selection
+from app.data import queries
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
 from tests.support.waiting import deadline_seconds

@@ -13,7 +13,7 @@ from typing import Final
 
 from alerts.__main__ import GENERATED as RULES
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance
+from servescope.alerting.rules.evaluation import Active, advance
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, EmulatedStack

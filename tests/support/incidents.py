@@ -11,7 +11,7 @@ from alerts.objectives import objective_group
 from alerts.recording import recording_rule
 from alerts.rules import alert_groups
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.records import BadRatio, FigureRef, conditions_of, terms
+from servescope.alerting.rules.records import BadRatio, FigureRef, conditions_of, terms
 from servescope.contract.figures import FIGURES
 from tests.support.alert_stories import TARGET, series
 from tests.support.promtool import Suite, check_firing, failures

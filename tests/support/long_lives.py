@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, advance
+from servescope.alerting.rules.evaluation import Active, advance
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.store.prometheus.client import Prometheus

@@ -6,7 +6,7 @@ import random
 
 import streamlit as st
 
-from app.plain import code, plain
+from app.elements.plain import code, plain
 
 COUNT = 300
 PIECES = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alerts.__main__ import FILES
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.rules.promises import objectives_of
 from servescope.contract.expressions import Difference, Expression, FractionAbove, Increase, Rate, Ratio
 from servescope.contract.figures import FIGURES, RECORDED_HISTOGRAMS, record_buckets
 from servescope.contract.objectives import BASE_WINDOW, BURN_WINDOWS, ENDED, record_ended

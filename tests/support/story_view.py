@@ -1,4 +1,4 @@
-"""Stories of alerts evaluated without a Prometheus, by `servescope.alerting.evaluation`."""
+"""Stories of alerts evaluated without a Prometheus, by `servescope.alerting.rules.evaluation`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from servescope.alerting.evaluation import Active, Instant, advance, compile_alert, duration_ms, values_of
-from servescope.alerting.records import (
+from servescope.alerting.rules.evaluation import Active, Instant, advance, compile_alert, duration_ms, values_of
+from servescope.alerting.rules.records import (
     AdHocExpression,
     Alert,
     BadRatio,

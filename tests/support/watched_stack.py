@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from servescope.alerting.evaluation import duration_ms
-from servescope.alerting.records import (
+from servescope.alerting.rules.evaluation import duration_ms
+from servescope.alerting.rules.records import (
     AdHocExpression,
     BadRatio,
     FigureRef,

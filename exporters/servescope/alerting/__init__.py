@@ -1,1 +1,1 @@
-"""The alerts by topic, how their conditions are evaluated, and the dashboard links of their notifications."""
+"""What is alerted on, how it is evaluated, and what a notification and a runbook say."""

@@ -11,30 +11,30 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from servescope.alerting.answers import ANSWERS_ALERTS
-from servescope.alerting.autoscaling import AUTOSCALING_ALERTS
-from servescope.alerting.balance import BALANCE_ALERTS
-from servescope.alerting.blindness import BLINDNESS_ALERTS
-from servescope.alerting.cache import CACHE_ALERTS
-from servescope.alerting.choices import CATALOG_CHOICES, Choices, resolve
-from servescope.alerting.clocks import CLOCK_ALERTS
-from servescope.alerting.cutover import CUTOVER_ALERTS
-from servescope.alerting.exporting import EXPORT_ALERTS
-from servescope.alerting.exposure import EXPOSURE_ALERTS
+from servescope.alerting.fleet.autoscaling import AUTOSCALING_ALERTS
+from servescope.alerting.fleet.balance import BALANCE_ALERTS
+from servescope.alerting.fleet.cache import CACHE_ALERTS
+from servescope.alerting.fleet.cutover import CUTOVER_ALERTS
+from servescope.alerting.fleet.memory import MEMORY_ALERTS
+from servescope.alerting.fleet.phases import PHASE_ALERTS
+from servescope.alerting.fleet.replicas import REPLICA_ALERTS
+from servescope.alerting.fleet.speculation import SPECULATION_ALERTS
+from servescope.alerting.fleet.traffic import TRAFFIC_ALERTS
 from servescope.alerting.headlines import headline
-from servescope.alerting.judging import JUDGE_ALERTS
-from servescope.alerting.memory import MEMORY_ALERTS
-from servescope.alerting.monitoring import MONITORING_ALERTS
-from servescope.alerting.objectives import objective_alerts
-from servescope.alerting.phases import PHASE_ALERTS
-from servescope.alerting.records import Alert
-from servescope.alerting.replicas import REPLICA_ALERTS
-from servescope.alerting.serving import SERVING_ALERTS
-from servescope.alerting.speculation import SPECULATION_ALERTS
-from servescope.alerting.telemetry import TELEMETRY_ALERTS
-from servescope.alerting.traffic import TRAFFIC_ALERTS
-from servescope.alerting.translating import TRANSLATE_ALERTS
-from servescope.alerting.unanswered import UNANSWERED_ALERTS
+from servescope.alerting.monitoring.blindness import BLINDNESS_ALERTS
+from servescope.alerting.monitoring.clocks import CLOCK_ALERTS
+from servescope.alerting.monitoring.exporting import EXPORT_ALERTS
+from servescope.alerting.monitoring.judging import JUDGE_ALERTS
+from servescope.alerting.monitoring.monitoring import MONITORING_ALERTS
+from servescope.alerting.monitoring.telemetry import TELEMETRY_ALERTS
+from servescope.alerting.monitoring.translating import TRANSLATE_ALERTS
+from servescope.alerting.requests.answers import ANSWERS_ALERTS
+from servescope.alerting.requests.exposure import EXPOSURE_ALERTS
+from servescope.alerting.requests.objectives import objective_alerts
+from servescope.alerting.requests.serving import SERVING_ALERTS
+from servescope.alerting.requests.unanswered import UNANSWERED_ALERTS
+from servescope.alerting.rules.choices import CATALOG_CHOICES, Choices, resolve
+from servescope.alerting.rules.records import Alert
 
 
 def make_alerts(choices: Choices = CATALOG_CHOICES) -> Mapping[str, Alert]:

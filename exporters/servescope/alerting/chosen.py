@@ -16,8 +16,8 @@ from types import MappingProxyType
 from typing import Final
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.choices import CATALOG_CHOICES, Choices
-from servescope.alerting.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
+from servescope.alerting.rules.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.rules.promises import LATENCIES, Edges, edges_of, list_edges, objectives_of, promise
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import describe_selector
 from servescope.contract.figures import FIGURES

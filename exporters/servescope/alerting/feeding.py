@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from servescope.alerting import records
-from servescope.alerting.promises import counts_edge_of
+from servescope.alerting.rules import records
+from servescope.alerting.rules.promises import counts_edge_of
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import COUNTED_STATUSES, METRICS, SAMPLE_FAMILIES

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from servescope.alerting.records import LISTED, by_cause
+from servescope.alerting.rules.records import LISTED, by_cause
 
 MOST_CHARACTERS: Final = 27
 """So many beside a name of 22 characters and the number of the other alerts, but for what lists names."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from servescope.alerting.feeding import can_fire
-from servescope.alerting.links import causes_of, compared, panel_title
 from servescope.alerting.playbooks.families import FAMILIES
-from servescope.alerting.records import Alert, FirstCheck, Runbook, Term, labels_of
+from servescope.alerting.rules.links import causes_of, compared, panel_title
+from servescope.alerting.rules.records import Alert, FirstCheck, Runbook, Term, labels_of
 from servescope.contract.measured_layers import MEASURED_LAYERS
 from servescope.sources.map_files import load_sources
 from servescope.sources.maps import Source

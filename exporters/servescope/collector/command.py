@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from servescope.alerting.links import RUNBOOKS
+from servescope.alerting.rules.links import RUNBOOKS
 from servescope.collector.config import DEFAULT_FILE, Configuration, configure_targets, read_configuration
 from servescope.contract.identity import UNKNOWN_MODEL
 from servescope.errors import ServescopeError, UsageError, require_extra

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import is_evaluated_by_collector
+from servescope.alerting.rules.evaluation import is_evaluated_by_collector
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.requirements import objectives_of, requirements_of
 from servescope.contract.identity import Deployment, Identity

@@ -1,1 +1,1 @@
-"""The embedded store, in one SQLite file: written by one collector, read by any number of processes meanwhile."""
+"""The past: an embedded store, or a Prometheus."""

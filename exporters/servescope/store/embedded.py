@@ -24,26 +24,26 @@ from servescope.increments.blocks import BLOCK_MS, TargetIncrements
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS, believed_ms
 from servescope.settings.values import format_instant
 from servescope.store import records
-from servescope.store.alerts import AlertTables, Sums
-from servescope.store.block_increments import BlockIncrements
-from servescope.store.connection import StoreConnection, guarded
-from servescope.store.events import EventTable
-from servescope.store.file import file_size
-from servescope.store.future import FutureRows, StoredTimes
 from servescope.store.history import History
-from servescope.store.increments import Division, block_rows, make_increments, wanted_names
-from servescope.store.layouts import SeriesLayouts
-from servescope.store.open_blocks import OpenBlocks
-from servescope.store.owners import Owners
-from servescope.store.packer import Owner, Packer
-from servescope.store.packing import Keys
-from servescope.store.recent import RecentRows
-from servescope.store.retention import Retention
-from servescope.store.rows import OwnedRows
-from servescope.store.runs import Packs
+from servescope.store.packing.layouts import SeriesLayouts
+from servescope.store.packing.packer import Owner, Packer
+from servescope.store.packing.packing import Keys
+from servescope.store.packing.recent import RecentRows
+from servescope.store.packing.rows import OwnedRows
+from servescope.store.packing.runs import Packs
+from servescope.store.packing.segments import MOST_NUMBERS, KeySelection, Segment, assemble, sample_names, thin
 from servescope.store.schema import FIGURES, INCREMENTS, LATEST_MS, SCRAPES, TIME_BITS
-from servescope.store.segments import MOST_NUMBERS, KeySelection, Segment, assemble, sample_names, thin
-from servescope.store.settings import SettingsTable
+from servescope.store.tables.alerts import AlertTables, Sums
+from servescope.store.tables.block_increments import BlockIncrements
+from servescope.store.tables.connection import StoreConnection, guarded
+from servescope.store.tables.events import EventTable
+from servescope.store.tables.file import file_size
+from servescope.store.tables.future import FutureRows, StoredTimes
+from servescope.store.tables.increments import Division, block_rows, make_increments, wanted_names
+from servescope.store.tables.open_blocks import OpenBlocks
+from servescope.store.tables.owners import Owners
+from servescope.store.tables.retention import Retention
+from servescope.store.tables.settings import SettingsTable
 
 __all__ = ["Store"]
 

@@ -145,7 +145,7 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True)
 class KeptAlert:
-    """The state of an alert of one set of labels, times in milliseconds: see `servescope.alerting.evaluation.Active`.
+    """The state of an alert of one set of labels, times in milliseconds: see `alerting.rules.evaluation.Active`.
 
     `resolved_ms` is None while it is pending or firing. `sent` is by receiver what it was sent last: the start of the
     alert, `firing` or `resolved`, and the time. `value` is not compared.

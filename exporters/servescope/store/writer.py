@@ -16,9 +16,9 @@ from servescope.contract.identity import Deployment
 from servescope.contract.samples import Snapshot
 from servescope.settings.clock import BELIEVED_AFTER_MS
 from servescope.store import records
-from servescope.store.alerts import Sums
 from servescope.store.embedded import Store
 from servescope.store.memory import release_freed_memory
+from servescope.store.tables.alerts import Sums
 
 _logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ import yaml
 
 from alerts.rules import annotations_of
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active
-from servescope.alerting.links import causes_of
-from servescope.alerting.records import LISTED
+from servescope.alerting.rules.evaluation import Active
+from servescope.alerting.rules.links import causes_of
+from servescope.alerting.rules.records import LISTED
 from servescope.collector.paging.annotations import Links, annotate, list_others, render
 from servescope.collector.paging.payloads import AlertPayload
 from servescope.collector.paging.states import AlertInstance

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servescope.alerting.labelled import Labelled
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.rules.labelled import Labelled
+from servescope.alerting.rules.promises import objectives_of
 from servescope.collector.paging.budgets import SPACING_MS, Budgets
 from servescope.contract.identity import Deployment
 from servescope.contract.samples import Series, Snapshot

@@ -14,9 +14,16 @@ import pytest
 from alerts.objectives import objective_group
 from alerts.recording import render_recording_rules
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, Instant, advance, duration_ms, is_evaluated_by_collector, values_of
-from servescope.alerting.promql import condition_promql
-from servescope.alerting.records import BadRatio, terms
+from servescope.alerting.rules.evaluation import (
+    Active,
+    Instant,
+    advance,
+    duration_ms,
+    is_evaluated_by_collector,
+    values_of,
+)
+from servescope.alerting.rules.promql import condition_promql
+from servescope.alerting.rules.records import BadRatio, terms
 from servescope.contract.expressions import Vector
 from servescope.contract.metrics import METRICS
 from servescope.contract.objectives import LONGEST_READ

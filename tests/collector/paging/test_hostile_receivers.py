@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active
+from servescope.alerting.rules.evaluation import Active
 from servescope.collector.paging import notifier as notifying
 from servescope.collector.paging.notifier import Batch, Notifier
 from servescope.collector.paging.payloads import AlertPayload

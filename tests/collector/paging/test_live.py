@@ -17,10 +17,10 @@ import yaml
 from alerts.options import DEFAULTS
 from alerts.recording import recording_group
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import is_evaluated_by_collector
-from servescope.alerting.promises import objectives_of
-from servescope.alerting.promql import alert_promql
-from servescope.alerting.records import Alert, SelfMetric, terms
+from servescope.alerting.rules.evaluation import is_evaluated_by_collector
+from servescope.alerting.rules.promises import objectives_of
+from servescope.alerting.rules.promql import alert_promql
+from servescope.alerting.rules.records import Alert, SelfMetric, terms
 from servescope.collector.collector import Collector
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended

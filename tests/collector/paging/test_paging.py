@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, CompiledAlert, Instant, compile_alert
+from servescope.alerting.rules.evaluation import Active, CompiledAlert, Instant, compile_alert
 from servescope.collector.config import read_configuration
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.evaluation import Active, duration_ms
-from servescope.alerting.records import (
+from servescope.alerting.rules.evaluation import Active, duration_ms
+from servescope.alerting.rules.records import (
     AdHocExpression,
     Alert,
     BadRatio,

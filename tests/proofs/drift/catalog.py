@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.listing import unknown
-from servescope.alerting.promises import objectives_of
-from servescope.alerting.promql import is_kept_unknown
-from servescope.alerting.records import (
+from servescope.alerting.rules.listing import unknown
+from servescope.alerting.rules.promises import objectives_of
+from servescope.alerting.rules.promql import is_kept_unknown
+from servescope.alerting.rules.records import (
     Absent,
     AdHocExpression,
     Alert,

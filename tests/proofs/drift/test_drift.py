@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.queries import ALERTS as FIRING
-from dashboards.queries import ALERTS_SINCE
+from dashboards.panels.queries import ALERTS as FIRING
+from dashboards.panels.queries import ALERTS_SINCE
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.bounds import BOUNDS
 from servescope.contract.expressions import leaves

@@ -10,14 +10,14 @@ from typing import Any as Json
 from typing import Literal
 
 from dashboards.__main__ import BOARDS
-from dashboards.conditions import Compiler
 from dashboards.options import DEFAULTS
-from dashboards.panels import LIMIT, NoData
-from dashboards.queries import ALERTS, HISTOGRAMS, SCOPE
+from dashboards.panels.conditions import Compiler
+from dashboards.panels.panels import LIMIT, NoData
+from dashboards.panels.queries import ALERTS, HISTOGRAMS, SCOPE
 from servescope.alerting.alerts import ALERTS as CATALOG
-from servescope.alerting.links import HEALTH
-from servescope.alerting.promises import objectives_of
-from servescope.alerting.records import (
+from servescope.alerting.rules.links import HEALTH
+from servescope.alerting.rules.promises import objectives_of
+from servescope.alerting.rules.records import (
     AdHocExpression,
     All,
     Any,

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from servescope.alerting.blindness import FLEET_UNSEEN
+from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
 from servescope.errors import UsageError
 from tests.proofs.outages.figures import Compared, compare, read_recorded
 from tests.proofs.outages.systems import SYSTEMS, WAIT_SECONDS, Running, Scale, now_ms

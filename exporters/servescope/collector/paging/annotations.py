@@ -10,8 +10,8 @@ from typing import Final
 from urllib.parse import quote_plus
 
 from servescope.alerting.headlines import with_value
-from servescope.alerting.links import RUNBOOKS, dashboard_path, runbook_url
-from servescope.alerting.records import ALSO_FIRING, LISTED, NOTHING_LISTED, Alert
+from servescope.alerting.rules.links import RUNBOOKS, dashboard_path, runbook_url
+from servescope.alerting.rules.records import ALSO_FIRING, LISTED, NOTHING_LISTED, Alert
 from servescope.collector.paging.states import AlertInstance
 from servescope.errors import UsageError
 

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from servescope.alerting.labelled import NOTHING, Keys, Labelled
+from servescope.alerting.rules.labelled import NOTHING, Keys, Labelled
 from servescope.collector.paging.recent_values import RecentValues
 from servescope.contract.expressions import FractionAbove, Matchers, Rate, Ratio, matches
 from servescope.contract.identity import Deployment

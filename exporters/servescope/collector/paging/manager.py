@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from servescope.alerting.alerts import ALERTS, make_alerts
-from servescope.alerting.evaluation import Active, duration_ms, is_evaluated_by_collector
-from servescope.alerting.records import Alert, Extreme, FigureRef, SelfMetric, Subquery, Total
+from servescope.alerting.rules.evaluation import Active, duration_ms, is_evaluated_by_collector
+from servescope.alerting.rules.records import Alert, Extreme, FigureRef, SelfMetric, Subquery, Total
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.annotations import annotate, list_others
 from servescope.collector.paging.notifier import Batch, LastSent, Notifier, Post

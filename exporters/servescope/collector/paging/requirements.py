@@ -8,8 +8,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeVar
 
-from servescope.alerting import records
-from servescope.alerting.evaluation import duration_ms
+from servescope.alerting.rules import records
+from servescope.alerting.rules.evaluation import duration_ms
 from servescope.collector.figures.derive import ExtraExpression
 from servescope.contract.expressions import Increase, Level, Rate
 from servescope.contract.identity import DEPLOYMENT_LABELS

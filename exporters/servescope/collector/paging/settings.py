@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import get_args
 
 from servescope.alerting.alerts import ALERTS
-from servescope.alerting.choices import CATALOG_CHOICES, Choices
 from servescope.alerting.chosen import read_choices_file
-from servescope.alerting.evaluation import is_evaluated_by_collector
-from servescope.alerting.links import RUNBOOKS, is_runbooks
-from servescope.alerting.records import Severity
+from servescope.alerting.rules.choices import CATALOG_CHOICES, Choices
+from servescope.alerting.rules.evaluation import is_evaluated_by_collector
+from servescope.alerting.rules.links import RUNBOOKS, is_runbooks
+from servescope.alerting.rules.records import Severity
 from servescope.collector.paging.annotations import Links
 from servescope.collector.targets.deployments import check_url
 from servescope.contract.samples import Labels, make_labels

@@ -6,8 +6,16 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from servescope.alerting.evaluation import Active, CompiledAlert, Instant, View, advance, compile_alert, duration_ms
-from servescope.alerting.records import Alert
+from servescope.alerting.rules.evaluation import (
+    Active,
+    CompiledAlert,
+    Instant,
+    View,
+    advance,
+    compile_alert,
+    duration_ms,
+)
+from servescope.alerting.rules.records import Alert
 from servescope.contract.expressions import Vector
 from servescope.contract.identity import DEPLOYMENT_LABELS, Deployment
 from servescope.contract.samples import Labels

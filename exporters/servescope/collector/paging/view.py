@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from servescope.alerting import records
-from servescope.alerting.evaluation import Instant, Readings, duration_ms, values_of
-from servescope.alerting.labelled import NOTHING, Floats, Keys, Labelled, Rows, labelled_values
+from servescope.alerting.rules import records
+from servescope.alerting.rules.evaluation import Instant, Readings, duration_ms, values_of
+from servescope.alerting.rules.labelled import NOTHING, Floats, Keys, Labelled, Rows, labelled_values
 from servescope.collector.figures.derive import Derivation
 from servescope.collector.paging.budgets import Budgets
 from servescope.collector.paging.recent_values import RecentValues, reduced
@@ -54,7 +54,7 @@ class _Past:
 
 
 class CollectorView:
-    """The view of the last evaluation; see `servescope.alerting.evaluation.View`. Not thread safe."""
+    """The view of the last evaluation; see `servescope.alerting.rules.evaluation.View`. Not thread safe."""
 
     def __init__(self, requirements: Requirements, bounds: WindowBounds) -> None:
         self.requirements = requirements

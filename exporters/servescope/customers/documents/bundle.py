@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
-from servescope.alerting.promises import objectives_of
+from servescope.alerting.rules.promises import objectives_of
 from servescope.contract import expressions
 from servescope.contract.figures import FIGURES
 from servescope.contract.metrics import SAMPLE_FAMILIES

@@ -22,7 +22,7 @@ from servescope.customers.policy.policy import Policy, Pull, Push
 from servescope.errors import ServescopeError
 from servescope.settings.clock import AHEAD_MS, BELIEVED_AFTER_MS
 from servescope.settings.closing import Closing
-from servescope.store.file import is_locked_for_writing, lock_for_writing, read_identity, resolve_links
+from servescope.store.tables.file import is_locked_for_writing, lock_for_writing, read_identity, resolve_links
 
 HOUR_MS: Final = 3_600_000
 KEPT_MS: Final = 400 * 24 * HOUR_MS

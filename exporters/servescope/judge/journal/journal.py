@@ -22,7 +22,7 @@ from servescope.cutover.evidence.evidence import DECISION_KINDS, DecisionKind
 from servescope.errors import ServescopeError
 from servescope.settings.closing import Closing
 from servescope.settings.values import format_instant
-from servescope.store.file import read_identity, resolve_links
+from servescope.store.tables.file import read_identity, resolve_links
 
 EntryKind = Literal[DecisionKind, "judgement"]
 """What is written down: decisions, and each change of the judgement."""

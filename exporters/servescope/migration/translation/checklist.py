@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.feeding import can_hold, metrics_of
-from servescope.alerting.records import Alert, Extreme, SelfMetric, terms
+from servescope.alerting.rules.records import Alert, Extreme, SelfMetric, terms
 from servescope.contract.expressions import leaves
 from servescope.contract.figures import FIGURES
 from servescope.contract.judged import IN_FLIGHT_TOKENS_PER_WORKER

@@ -1,0 +1,1 @@
+"""What the page of customers shows: who is configured, and what was delivered."""

@@ -1,0 +1,1 @@
+"""What the pages of a cutover show: its plan, its judgement, its journal, both stacks side by side."""

@@ -1,0 +1,1 @@
+"""What is checked of requests and messages before Streamlit sees them."""

@@ -1,0 +1,1 @@
+"""What the readiness page shows of a configuration that is to be migrated."""

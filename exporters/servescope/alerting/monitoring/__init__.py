@@ -1,0 +1,1 @@
+"""The alerts on what watches: telemetry, collector, translators, export, judge, clocks."""

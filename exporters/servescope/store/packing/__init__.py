@@ -1,0 +1,1 @@
+"""How rows are packed, and how series are read from packs and recent rows."""

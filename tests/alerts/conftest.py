@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.incidents import Incidents
+from tests.alerts.support.incidents import Incidents
 
 
 @pytest.fixture(params=["promtool", "promtool_3"])

@@ -13,10 +13,10 @@ import pytest
 from alerts.rules import alert_groups, alert_rule
 from servescope.alerting.alerts import ALERTS
 from servescope.contract.identity import ENGINE_ROLES, ROLES
+from tests.alerts.support.incidents import rule_groups
 from tests.support.alert_mutants import EQUIVALENT, mutants
 from tests.support.alert_proofs import LONG, PROOFS, stories_of
 from tests.support.alert_stories import DEPLOYMENT, TARGET, beside_each_other, promtool_tests
-from tests.support.incidents import rule_groups
 from tests.support.promtool import Suite, check_firing, failures, unit_test
 
 _TRIED_ELSEWHERE = frozenset(

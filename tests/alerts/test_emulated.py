@@ -20,8 +20,8 @@ from servescope.alerting.rules.records import (
 )
 from servescope.contract.samples import Labels
 from servescope.emulator.faults.faults import parse_fault
+from tests.alerts.support.watched_stack import STEP_SECONDS, Watched
 from tests.support.observed_stack import observed
-from tests.support.watched_stack import STEP_SECONDS, Watched
 
 pytestmark = [pytest.mark.proof, pytest.mark.usefixtures("quiet")]
 WARM_SECONDS = 600.0

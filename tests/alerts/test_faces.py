@@ -10,8 +10,8 @@ from servescope.alerting.alerts import ALERTS
 from servescope.alerting.rules.evaluation import Instant, compile_alert
 from servescope.emulator.deployment.stack import V1, V2
 from servescope.emulator.faults.faults import parse_fault
+from tests.alerts.support.watched_stack import Watched
 from tests.support.observed_stack import STEADY, observed
-from tests.support.watched_stack import Watched
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("quiet")]
 

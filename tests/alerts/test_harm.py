@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.incidents import Incidents, Stretches, of_replica
+from tests.alerts.support.incidents import Incidents, Stretches, of_replica
 
 pytestmark = pytest.mark.slow
 

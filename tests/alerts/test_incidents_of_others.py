@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from tests.alerts.support.incidents import Incidents, Stretches, of_replica
+from tests.alerts.support.ordinary import Life, Process
 from tests.support.alert_stories import DEPLOYMENT, ROUTER, series
-from tests.support.incidents import Incidents, Stretches, of_replica
-from tests.support.ordinary import Life, Process
 
 pytestmark = [pytest.mark.slow, pytest.mark.parametrize("scrape_seconds", [60])]
 

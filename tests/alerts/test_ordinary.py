@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.incidents import Incidents
-from tests.support.long_lives import fired_in_life
-from tests.support.ordinary import Life, Process
+from tests.alerts.support.incidents import Incidents
+from tests.alerts.support.long_lives import fired_in_life
+from tests.alerts.support.ordinary import Life, Process
 
 pytestmark = pytest.mark.slow
 _EACH_MINUTE = pytest.mark.parametrize("scrape_seconds", [60])

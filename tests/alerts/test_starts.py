@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from tests.alerts.support.incidents import Incidents, Stretches, of_replica
 from tests.support.alert_stories import DEPLOYMENT, figure, series
-from tests.support.incidents import Incidents, Stretches, of_replica
 
 pytestmark = pytest.mark.slow
 

@@ -15,9 +15,9 @@ from alerts.without_collector import without_collector_group
 from servescope.alerting.alerts import ALERTS
 from servescope.alerting.rules.records import SelfMetric, conditions_of, terms
 from servescope.contract.own_metrics import OWN_METRICS
+from tests.alerts.support.probed_stories import concerns_targets, probed
 from tests.support.alert_proofs import stories_of
 from tests.support.alert_stories import DEPLOYMENT, STALE, TARGET, beside_each_other, series
-from tests.support.probed_stories import concerns_targets, probed
 from tests.support.promtool import Suite, failures, unit_test
 
 OF_COLLECTORS = {

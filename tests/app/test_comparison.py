@@ -22,7 +22,7 @@ from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.case import freeze_plan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import start_run
-from tests.support.canned_cutover import make_judgement
+from tests.app.support.canned_cutover import make_judgement
 from tests.support.cutover_evidence import HOUR, Side, Story, evidence_of, plan_of
 from tests.support.cutover_past import MadePast, made_past
 

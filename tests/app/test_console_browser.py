@@ -11,11 +11,11 @@ pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 pytest.importorskip("playwright.sync_api", reason="the browser is driven by playwright")
 
 from tests import pictures
+from tests.app.support.contrast import faint_texts
+from tests.app.support.cut_texts import cut_texts
+from tests.app.support.other_hosts import list_other_hosts
 from tests.support.console_store import PLANS, write_day
-from tests.support.contrast import faint_texts
 from tests.support.customer_exports import write_exports
-from tests.support.cut_texts import cut_texts
-from tests.support.other_hosts import list_other_hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

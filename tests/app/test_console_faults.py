@@ -21,12 +21,12 @@ from servescope.emulator.server import server
 from servescope.emulator.server.control import Control
 from servescope.emulator.server.control_client import EMULATOR_VARIABLE, ControlClient
 from tests import pictures
+from tests.app.support.contrast import faint_texts
+from tests.app.support.cut_texts import cut_texts
+from tests.app.support.other_hosts import list_other_hosts
 from tests.conftest import ROOT
 from tests.support.console_pages import make_view, read
 from tests.support.console_store import write_day
-from tests.support.contrast import faint_texts
-from tests.support.cut_texts import cut_texts
-from tests.support.other_hosts import list_other_hosts
 from tests.support.waiting import deadline_seconds
 
 pytestmark = pytest.mark.slow

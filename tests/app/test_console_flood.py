@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("streamlit", reason="the console needs the extra 'console'")
 
 from tests import pictures
-from tests.support.console_flood import flood, probe_health, read_page
+from tests.app.support.console_flood import flood, probe_health, read_page
 from tests.support.console_store import write_day
 
 pytestmark = pytest.mark.proof

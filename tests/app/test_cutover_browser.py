@@ -14,11 +14,11 @@ pytest.importorskip("playwright.sync_api", reason="the browser is driven by play
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import list_runs
 from tests import pictures
-from tests.support.contrast import faint_texts
-from tests.support.cut_texts import cut_texts
+from tests.app.support.contrast import faint_texts
+from tests.app.support.cut_texts import cut_texts
+from tests.app.support.other_hosts import list_other_hosts
 from tests.support.cutover_evidence import Side
 from tests.support.cutover_store import CutoverStore, Step, write_cutover
-from tests.support.other_hosts import list_other_hosts
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

@@ -38,7 +38,7 @@ from servescope.cutover.verdict.judge import fold_evidence
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import list_runs, start_run
 from servescope.store.embedded import Store
-from tests.support.canned_cutover import (
+from tests.app.support.canned_cutover import (
     DECISIONS,
     EVIDENCE,
     FOLDED,

@@ -11,7 +11,7 @@ import pandas as pd
 from app.charts import tables
 from app.data.queries import Shown
 from servescope.contract.identity import Deployment
-from tests.support.canned_cutover import NOW_MS
+from tests.app.support.canned_cutover import NOW_MS
 
 ONE = Shown(Deployment("llama", "chat", "v2"), "chat", 0, "#123456")
 UNSHOWN = "time_to_first_token_p99"

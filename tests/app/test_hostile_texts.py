@@ -15,9 +15,9 @@ pytest.importorskip("playwright.sync_api", reason="the browser is driven by play
 
 from app.elements.plain import visible
 from tests import pictures
+from tests.app.support import plain_page
+from tests.app.support.hostile_console import HOSTILE, SHOWN, serve_hostile
 from tests.conftest import ROOT
-from tests.support import plain_page
-from tests.support.hostile_console import HOSTILE, SHOWN, serve_hostile
 from tests.support.programs import answers, program
 from tests.support.prometheus import free_port
 from tests.support.waiting import wait_for

@@ -19,7 +19,7 @@ from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.judge.journal.journal import CutoverJournal
 from servescope.judge.journal.runs import list_runs, start_run, summarise, write_decision
-from tests.support.canned_cutover import NOW_MS, START_MS, make_cutover_view, make_judgement
+from tests.app.support.canned_cutover import NOW_MS, START_MS, make_cutover_view, make_judgement
 from tests.support.console_pages import html, open_view
 from tests.support.console_store import write_day
 

@@ -16,10 +16,10 @@ from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
 from servescope.settings.addresses import read_address, read_pattern
 from servescope.web.resolver import Resolver
+from tests.collector.support.discovered import configure, urls
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.commands import run
-from tests.support.discovered import configure, urls
 from tests.support.prometheus import free_port
 
 CHAT = 'deployment_id = "chat"\nmodel_name = "llama"\ninference_stack = "v2"\n'

@@ -24,13 +24,13 @@ from servescope.increments.accumulation import GAP_INTERVALS
 from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.clock import AHEAD_MS, CLOCK_VARIABLE, EmulatedTime
 from servescope.store.embedded import Store
-from tests.support import paging
+from tests.collector.support import paging
+from tests.collector.support.skewed_collector import EVERY, PER_SECOND, Skewed, gained, increase
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, wait_until
 from tests.support.drawing import examples
 from tests.support.prometheus import free_port
 from tests.support.served_collector import run_for_a_while, scene
-from tests.support.skewed_collector import EVERY, PER_SECOND, Skewed, gained, increase
 from tests.support.stepped_collector import CHAT, START
 from tests.support.waiting import wait_for
 

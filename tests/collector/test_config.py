@@ -18,7 +18,7 @@ from servescope.collector.targets.relabel import Rule
 from servescope.errors import ConfigurationError, UsageError
 from servescope.settings.access import ACCESS_SETTINGS, Access, Proxy, Tls
 from servescope.settings.values import format_duration, parse_address, parse_duration
-from tests.support.discovered import configure
+from tests.collector.support.discovered import configure
 
 DEPLOYMENT = """
 [[deployments]]

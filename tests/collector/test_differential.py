@@ -34,6 +34,7 @@ from servescope.contract.types import Figure
 from servescope.increments.extrapolation import LOOKBACK_MS, WindowBounds
 from servescope.increments.extrapolation import Range as TimeRange
 from servescope.increments.readings import WindowReadings, compute, evaluate
+from tests.collector.support.replay import Figures, replay
 from tests.support.differential import (
     LONGEST_INTERVAL_MS,
     Comparison,
@@ -52,7 +53,6 @@ from tests.support.differential import (
 )
 from tests.support.fake_targets import FakeTarget, Incident
 from tests.support.prometheus import running
-from tests.support.replay import Figures, replay
 
 pytestmark = pytest.mark.proof
 

@@ -27,6 +27,7 @@ from servescope.settings.access import Access, Proxy, Tls
 from servescope.sources.reader import Reader
 from servescope.web.connections import FetchError, open_session
 from servescope.web.resolver import Resolver
+from tests.collector.support.faulty_tls import TLS_FAULTS, breaking_tls
 from tests.support.authorities import Authority
 from tests.support.faulty_servers import (
     FAULTS,
@@ -39,7 +40,6 @@ from tests.support.faulty_servers import (
     repeating,
     whole,
 )
-from tests.support.faulty_tls import TLS_FAULTS, breaking_tls
 from tests.support.loopback import running
 from tests.support.tunnels import tunnelling
 from tests.support.waiting import deadline_seconds

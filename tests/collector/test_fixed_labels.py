@@ -11,7 +11,7 @@ from servescope.collector.discovery.targets import Discovery
 from servescope.collector.targets.deployments import read_collected
 from servescope.contract.identity import Deployment
 from servescope.errors import ConfigurationError
-from tests.support.discovered import configure, urls
+from tests.collector.support.discovered import configure, urls
 
 CHAT = 'deployment_id = "chat"\nmodel_name = "llama"\ninference_stack = "v2"\n'
 SEARCH = CHAT.replace("chat", "search")

@@ -22,9 +22,9 @@ from servescope.collector.targets.deployments import HttpDiscoverySettings
 from servescope.collector.targets.target import Target
 from servescope.errors import ServescopeError
 from servescope.web.connections import FetchError
+from tests.collector.support.reloaded_collector import START, TARGET, TARGETS, World, playing, text
 from tests.support.collect_command import collecting, get, wait_until
 from tests.support.prometheus import free_port
-from tests.support.reloaded_collector import START, TARGET, TARGETS, World, playing, text
 from tests.support.stepped_collector import page
 from tests.support.waiting import deadline_seconds
 

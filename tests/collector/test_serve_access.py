@@ -21,7 +21,7 @@ from servescope.collector.command import collect
 from servescope.collector.config import make_configuration
 from servescope.errors import ConfigurationError
 from servescope.web.settings import ApiSettings
-from tests.support.api_door import LIMITS, bounds, door, ended, fill
+from tests.collector.support.api_door import LIMITS, bounds, door, ended, fill
 from tests.support.authorities import Authority
 from tests.support.prometheus import Point
 from tests.support.prometheus import running as running_prometheus

@@ -15,8 +15,8 @@ import pytest
 
 from servescope.web.bounds import Bounds
 from servescope.web.gate import Reads
+from tests.collector.support.api_door import LIMITS, Door, Held, bounds, door, ended, fill
 from tests.conftest import ROOT
-from tests.support.api_door import LIMITS, Door, Held, bounds, door, ended, fill
 from tests.support.waiting import wait_for_async
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from servescope.collector.api.events import MOST_BODY_BYTES
 from servescope.web.settings import ApiSettings
-from tests.support.api_door import LIMITS, Door, door
+from tests.collector.support.api_door import LIMITS, Door, door
 
 TOKEN = "ev3nts-t0ken"  # the tests' own
 BEARER = {"Authorization": f"Bearer {TOKEN}"}

@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from servescope.collector.api.openapi import describe
 from servescope.web.settings import ApiSettings
+from tests.collector.support.api_door import LIMITS, door, fill
 from tests.conftest import ROOT
-from tests.support.api_door import LIMITS, door, fill
 
 TOKEN = "0penapi-t0ken"  # the tests' own
 
@@ -34,7 +34,7 @@ async def test_schemathesis_finds_nothing(tmp_path: Path, examples: int) -> None
             "--header", f"Authorization: Bearer {TOKEN}", "--phases", "coverage,fuzzing", "--checks", "all",
             "--max-examples", str(examples), "--generation-deterministic", "--continue-on-failure", "--no-color",
             cwd=tmp_path,
-            env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks",
+            env={**os.environ, "SCHEMATHESIS_HOOKS": "tests.collector.support.schemathesis_hooks",
                  "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         )  # fmt: skip

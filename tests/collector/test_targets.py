@@ -17,8 +17,8 @@ from servescope.collector.targets.target import Target
 from servescope.collector.targets.target_groups import read_file
 from servescope.contract.identity import Identity
 from servescope.errors import ConfigurationError
+from tests.collector.support.discovered import configure
 from tests.support.answering import answering
-from tests.support.discovered import configure
 from tests.support.prometheus import running
 
 DEPLOYMENT = """

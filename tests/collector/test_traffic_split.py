@@ -11,7 +11,7 @@ from servescope.collector.collector import Collector
 from servescope.collector.config import read_configuration
 from servescope.collector.targets.traffic_split import ConfiguredTraffic
 from servescope.errors import ConfigurationError, ServescopeError
-from tests.support.reloaded_collector import World
+from tests.collector.support.reloaded_collector import World
 
 TARGETS = "".join(
     f"""

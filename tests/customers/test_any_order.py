@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from servescope.customers.policy.policy import Resolution, Temporality
-from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, Action, play
+from tests.customers.support.changing_hands import CUSTOMERS, MINUTE, RATES, Action, play
 from tests.support.drawing import examples
 
 names = st.sampled_from([*RATES])

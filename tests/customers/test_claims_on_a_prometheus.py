@@ -35,9 +35,18 @@ from servescope.settings.clock import program_clock
 from servescope.store.history import History
 from servescope.store.prometheus.client import Prometheus as Client
 from servescope.store.prometheus.history import PrometheusHistory
+from tests.customers.support.claimed_pasts import (
+    MINUTES,
+    Story,
+    Target,
+    deployment_of,
+    fits,
+    scraped_at,
+    stories,
+    write_past,
+)
 from tests.support import victoria_metrics as victoria
 from tests.support.answering import Handler, answering
-from tests.support.claimed_pasts import MINUTES, Story, Target, deployment_of, fits, scraped_at, stories, write_past
 from tests.support.drawing import examples
 from tests.support.otlp_receiver import Receiver
 from tests.support.past import a_day_ago, in_milliseconds, make_blocks, remembering

@@ -12,9 +12,21 @@ import pytest
 from servescope.customers.lanes.cursors import LaneId
 from servescope.customers.policy.policy import Policy, Quotas, Temporality
 from servescope.store.embedded import Store
-from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, T0, Action, Export, World, act, play, run, total
-from tests.support.customer_points import push_to
-from tests.support.otlp_backends import http_backend, refusing
+from tests.customers.support.changing_hands import (
+    CUSTOMERS,
+    MINUTE,
+    RATES,
+    T0,
+    Action,
+    Export,
+    World,
+    act,
+    play,
+    run,
+    total,
+)
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_backends import http_backend, refusing
 
 AHEAD: list[Action] = [
     ("own", "chat", "acme", 0), ("restart",), ("pass", 5 * MINUTE), ("clock", 10 * MINUTE), ("pass", 3 * MINUTE),

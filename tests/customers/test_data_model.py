@@ -23,8 +23,8 @@ from servescope.customers.policy.policy import Policy, Resolution, Temporality
 from servescope.customers.transports.otlp import encode
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.customers.support.otlp_rules import Ledger
 from tests.support.drawing import examples
-from tests.support.otlp_rules import Ledger
 from tests.support.scraped_pasts import Page, pasts
 
 MINUTE: Final = 60_000

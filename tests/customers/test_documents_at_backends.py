@@ -25,10 +25,10 @@ from servescope.customers.points.naming import known_labels
 from servescope.customers.policy.policy import Naming
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.customers.support.otlp_prometheus import OtlpPrometheus
 from tests.support import prometheus, victoria_metrics
 from tests.support.commands import run
 from tests.support.documents import read_yaml
-from tests.support.otlp_prometheus import OtlpPrometheus
 from tests.support.programs import answers, program
 from tests.support.prometheus import Prometheus, free_port
 from tests.support.waiting import wait_for

@@ -20,12 +20,12 @@ from servescope.customers.documents.explaining import explain_snapshot
 from servescope.customers.points.naming import describe_metric
 from servescope.customers.policy.policy import Naming, Policy, Push
 from servescope.customers.stored_names import TRANSLATIONS
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.tenants import LOOK_ALIKES
 from tests.support.customer_edges import fleet
-from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers
 from tests.support.documents import read_yaml
 from tests.support.promtool import run
-from tests.support.tenants import LOOK_ALIKES
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from servescope.customers.policy.policy import Policy, Push, Temporality
 from servescope.customers.transports.senders import make_sender
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from tests.support.customer_points import push_to
-from tests.support.filling_clock import ENGINE, START, FillingClock
-from tests.support.otlp_backends import (
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.filling_clock import ENGINE, START, FillingClock
+from tests.customers.support.otlp_backends import (
     aborting,
     grpc_backend,
     half_a_response,
@@ -30,7 +30,7 @@ from tests.support.otlp_backends import (
     refusing,
     reset,
 )
-from tests.support.otlp_rules import Ledger
+from tests.customers.support.otlp_rules import Ledger
 
 MINUTE = 60_000
 MINUTES = 40

@@ -27,9 +27,9 @@ from servescope.settings.access import AccessError
 from servescope.store.embedded import Store
 from servescope.store.prometheus.figure_queries import matchers
 from servescope.store.records import TargetStatus
+from tests.customers.support.tenants import LOOK_ALIKES, METRICS, TwoCustomers, customers, fleets, pages
 from tests.support.customer_edges import MINUTE, T0, fleet
 from tests.support.drawing import examples
-from tests.support.tenants import LOOK_ALIKES, METRICS, TwoCustomers, customers, fleets, pages
 
 KEYS = {"acme": "a" * 40, "globex": "b" * 40}
 

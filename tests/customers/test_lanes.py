@@ -26,7 +26,7 @@ from servescope.customers.policy.policy import Policy
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
 from servescope.web.posting import SendError
-from tests.support.filling_clock import ENGINE, START, FillingClock
+from tests.customers.support.filling_clock import ENGINE, START, FillingClock
 
 MINUTE = 60_000
 BEGUN = START - MINUTE

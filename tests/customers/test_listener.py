@@ -22,7 +22,7 @@ from servescope.customers.policy.policy import Pull
 from servescope.customers.transports.page import CustomerPage
 from servescope.exposition.negotiation import OPENMETRICS, TEXT
 from servescope.settings.clock import ProgramClock
-from tests.support.customer_points import MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, stream
+from tests.customers.support.customer_points import MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, stream
 from tests.support.loopback import running
 
 parse_text: Callable[[str], Iterable[Metric]] = text_parser.text_string_to_metric_families

@@ -23,13 +23,13 @@ from servescope.customers.lanes.cursors import LaneId
 from servescope.customers.points.points import Accepted
 from servescope.customers.policy.policy import Push, Temporality
 from servescope.store.embedded import Store
-from tests.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
-from tests.support.customer_points import kind_of_each, push_to
+from tests.customers.support.changing_hands import CUSTOMERS, MINUTE, Export, World, act, check, total
+from tests.customers.support.customer_points import kind_of_each, push_to
+from tests.customers.support.otlp_backends import PROTOBUF, HttpFault, grpc_backend, http_backend, refusing
+from tests.customers.support.remote_write_receiver import WRITTEN, remote_write_receiver
+from tests.customers.support.sending import fail, succeed
 from tests.support.drawing import examples
 from tests.support.faulty_servers import answering, sending
-from tests.support.otlp_backends import PROTOBUF, HttpFault, grpc_backend, http_backend, refusing
-from tests.support.remote_write_receiver import WRITTEN, remote_write_receiver
-from tests.support.sending import fail, succeed
 
 ALL = len(kind_of_each())
 HOUR = 3600.0

@@ -10,10 +10,20 @@ from servescope.customers.points.points import StreamPoint
 from servescope.customers.policy.policy import Temporality
 from servescope.customers.transports.batches import BatchLimit, split
 from servescope.customers.transports.otlp import count_bytes, encode
-from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, WAITING, kind_of_each, point, stream
+from tests.customers.support.customer_points import (
+    BUSY,
+    MINUTE,
+    REQUESTS,
+    T0,
+    TTFT,
+    WAITING,
+    kind_of_each,
+    point,
+    stream,
+)
+from tests.customers.support.drawn_points import points
+from tests.customers.support.otlp_rules import Key, Ledger, Received
 from tests.support.drawing import examples
-from tests.support.drawn_points import points
-from tests.support.otlp_rules import Key, Ledger, Received
 
 CHAT = (("deployment_id", "chat"), ("service.name", "chat"))
 NS = 1_000_000

@@ -15,10 +15,10 @@ from servescope.customers.policy.policy import Push
 from servescope.customers.transports.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
 from servescope.web.posting import SendError
+from tests.customers.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
+from tests.customers.support.otlp_backends import GrpcBackend, aborting, grpc_backend
+from tests.customers.support.sending import fail, send, succeed
 from tests.support.authorities import Authority
-from tests.support.customer_points import MINUTE, REQUESTS, T0, kind_of_each, point, push_to, stream
-from tests.support.otlp_backends import GrpcBackend, aborting, grpc_backend
-from tests.support.sending import fail, send, succeed
 from tests.support.tunnels import tunnelling
 
 SECRET = "s3cr3t-of-acme"

@@ -17,12 +17,24 @@ from servescope.customers.lanes.cursors import CursorFile, Gap, LaneId
 from servescope.customers.policy.ownership import NOBODY, NOT_YET_MS, Ownership, pass_on
 from servescope.customers.policy.policy import Policy, Protocol, Push, Resolution, Temporality
 from servescope.store.embedded import Store
+from tests.customers.support.changing_hands import (
+    CUSTOMERS,
+    MINUTE,
+    RATES,
+    T0,
+    Action,
+    Export,
+    World,
+    check,
+    play,
+    run,
+    total,
+)
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_backends import http_backend
 from tests.support import prometheus as prometheus_server
 from tests.support import victoria_metrics as victoria_metrics_server
-from tests.support.changing_hands import CUSTOMERS, MINUTE, RATES, T0, Action, Export, World, check, play, run, total
-from tests.support.customer_points import push_to
 from tests.support.filled_prometheus import RETENTION
-from tests.support.otlp_backends import http_backend
 
 CHAT = Deployment("llama", "chat", "v2")
 BOTH: list[Action] = [("own", "chat", "acme", 0), ("own", "search", "globex", 0), ("restart",), ("pass", 8 * MINUTE)]

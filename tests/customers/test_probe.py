@@ -15,11 +15,11 @@ from servescope.customers.documents.probe import MEANINGS, PROBE, ProbeOutcome, 
 from servescope.customers.policy.policy import Policy
 from servescope.settings.access import Access
 from servescope.web.posting import REASONS
-from tests.support.customer_points import T0, push_to
+from tests.customers.support.customer_points import T0, push_to
+from tests.customers.support.otlp_backends import HttpBackend, grpc_backend, http_backend, refusing
+from tests.customers.support.remote_write_receiver import remote_write_receiver
 from tests.support.customers_config import CUSTOMERS, write_customers
-from tests.support.otlp_backends import HttpBackend, grpc_backend, http_backend, refusing
 from tests.support.otlp_receiver import Receiver
-from tests.support.remote_write_receiver import remote_write_receiver
 
 POLICY = Policy("acme", frozenset({Deployment("llama", "chat", "v2")}))
 DAY_MS = 86_400_000

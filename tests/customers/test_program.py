@@ -24,11 +24,11 @@ from servescope.settings.access import Access, Tls
 from servescope.settings.clock import EmulatedTime, ProgramClock
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_backends import hang, http_backend
 from tests.support.authorities import Authority
-from tests.support.customer_points import push_to
 from tests.support.customers_config import write_customers
 from tests.support.faulty_servers import handling
-from tests.support.otlp_backends import hang, http_backend
 from tests.support.waiting import wait_for_async
 
 ORIGIN = 1_800_000_000

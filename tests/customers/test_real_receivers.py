@@ -28,15 +28,15 @@ from servescope.customers.transports.otlp import encode
 from servescope.customers.transports.remote_write_sender import RemoteWriteSender
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
+from tests.customers.support.customer_export import ENGINE, Exported, exporting
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_rules import Ledger
+from tests.customers.support.sending import send
 from tests.support import prometheus as prometheus_server
 from tests.support import victoria_metrics as victoria_metrics_server
-from tests.support.customer_export import ENGINE, Exported, exporting
-from tests.support.customer_points import push_to
 from tests.support.filled_prometheus import RETENTION
-from tests.support.otlp_rules import Ledger
 from tests.support.prometheus import Prometheus, Range
 from tests.support.recorded_stack import MINUTES, SCRAPE_MS, START_MS, recorded_minutes
-from tests.support.sending import send
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow

@@ -13,12 +13,22 @@ from servescope.customers.points.points import Accepted, StreamPoint
 from servescope.customers.transports.batches import split
 from servescope.customers.transports.remote_write import count_bytes, encode_1, encode_2
 from servescope.web.posting import SendError
-from tests.support.customer_points import BUSY, MINUTE, REQUESTS, T0, TTFT, kind_of_each, point, push_to, stream
+from tests.customers.support.customer_points import (
+    BUSY,
+    MINUTE,
+    REQUESTS,
+    T0,
+    TTFT,
+    kind_of_each,
+    point,
+    push_to,
+    stream,
+)
+from tests.customers.support.drawn_points import points
+from tests.customers.support.otlp_backends import refusing
+from tests.customers.support.remote_write_receiver import WRITTEN, Knows, RemoteWriteReceiver, remote_write_receiver
+from tests.customers.support.sending import fail, send, succeed
 from tests.support.drawing import examples
-from tests.support.drawn_points import points
-from tests.support.otlp_backends import refusing
-from tests.support.remote_write_receiver import WRITTEN, Knows, RemoteWriteReceiver, remote_write_receiver
-from tests.support.sending import fail, send, succeed
 
 STALE_BITS = "7ff0000000000002"
 

@@ -18,8 +18,8 @@ from servescope.customers.lanes.cursors import CursorFile
 from servescope.customers.lanes.program import CustomersProgram
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
+from tests.customers.support.customer_export import TOKEN, Exported, exporting
 from tests.support.answering import Handler, answering
-from tests.support.customer_export import TOKEN, Exported, exporting
 from tests.support.waiting import deadline_seconds, wait_for
 
 pytestmark = pytest.mark.slow

@@ -17,13 +17,13 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 from servescope.customers.policy.policy import Protocol
 from servescope.settings.access import Access
+from tests.customers.support.customer_export import CUSTOMERS, exporting
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_backends import PROTOBUF, aborting, grpc_backend
+from tests.customers.support.sending import fail, succeed
 from tests.support.answering import Handler, answering
-from tests.support.customer_export import CUSTOMERS, exporting
-from tests.support.customer_points import push_to
 from tests.support.echoes import BASIC, PASSWORD, TOKEN, echoes, shows, write_accesses
 from tests.support.loopback import running
-from tests.support.otlp_backends import PROTOBUF, aborting, grpc_backend
-from tests.support.sending import fail, succeed
 from tests.support.waiting import wait_for
 
 Answer = Callable[[str], web.Response]

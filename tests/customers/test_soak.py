@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.customers.support.customer_export import CUSTOMERS, ORIGIN, REPLICAS, exporting, fill_with_churn
 from tests.soak import find_trends, sample_process
-from tests.support.customer_export import CUSTOMERS, ORIGIN, REPLICAS, exporting, fill_with_churn
 
 MINUTES = 4
 SPEED = 72 * 60 / MINUTES

@@ -17,7 +17,7 @@ from servescope.customers.points.points import Descriptor
 from servescope.customers.policy.policy import Naming, OtlpBackend, Policy
 from servescope.customers.stored_names import TRANSLATIONS, StoredNames
 from servescope.exposition.otlp_names import UNITS
-from tests.support.otlp_prometheus import stored_name
+from tests.customers.support.otlp_prometheus import stored_name
 
 COLUMNS: tuple[OtlpBackend, ...] = ("prometheus", "mimir", "victoriametrics-prometheus")
 POLICY = Policy("acme", frozenset())

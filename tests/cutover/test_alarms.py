@@ -11,8 +11,8 @@ from servescope.contract.samples import make_labels
 from servescope.cutover.judgement import Judgement
 from servescope.cutover.verdict.alarms import firing_pages
 from servescope.judge.report.text import describe_judgement
+from tests.cutover.support.cutover_worlds import Phase, make_world
 from tests.support.cutover_evidence import Side, plan_of
-from tests.support.cutover_worlds import Phase, make_world
 
 PLAN = plan_of(0.25)
 

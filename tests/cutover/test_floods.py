@@ -18,8 +18,8 @@ from servescope.cutover.judgement import Judgement
 from servescope.cutover.plan.plan import FrozenPlan
 from servescope.cutover.verdict.judge import judge
 from servescope.increments.blocks import TargetIncrements
+from tests.cutover.support.failing import Fails, with_failures
 from tests.support.cutover_evidence import Side, Story, evidence_of, metric_of, plan_of, slowed
-from tests.support.failing import Fails, with_failures
 
 STORY = Story(past_hours=26, hours=4, requests_per_minute=300.0, v1=Side(replicas=9), v2=Side(replicas=3))
 FROM = 18

@@ -26,9 +26,9 @@ from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.checkpoints.fold_codec import decode, encode
 from servescope.judge.report.report import render_report
 from servescope.judge.report.text import describe_judgement
+from tests.cutover.support.segmented_evidence import Tenant, segmented, tenants_of, without_segments
 from tests.support.cutover_evidence import Side, Story, plan_of
 from tests.support.drawing import trials
-from tests.support.segmented_evidence import Tenant, segmented, tenants_of, without_segments
 
 STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
 

@@ -19,8 +19,8 @@ from servescope.cutover.statistics.counts import (
     ratio_interval,
 )
 from servescope.increments.blocks import BLOCK_MS
+from tests.cutover.support.cutover_worlds import Phase, World, make_world
 from tests.support.cutover_evidence import Side, metric_of
-from tests.support.cutover_worlds import Phase, World, make_world
 
 FAST = Side(replicas=2, slower=0.4, first_token=0.8)
 SLOW = Side(replicas=2, slower=1.6)

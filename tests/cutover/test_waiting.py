@@ -9,9 +9,9 @@ import pytest
 from servescope.cutover.plan.plan import Stage
 from servescope.increments.blocks import BLOCK_MS
 from servescope.judge.report.text import describe_judgement
+from tests.cutover.support.cutover_worlds import Phase, make_world
+from tests.cutover.support.failing import with_failures
 from tests.support.cutover_evidence import Side, metric_of
-from tests.support.cutover_worlds import Phase, make_world
-from tests.support.failing import with_failures
 
 
 @pytest.mark.slow

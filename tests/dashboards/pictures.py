@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Final
 from dashboards.__main__ import GENERATED
 from servescope.alerting.rules.links import OF_MONITORING
 from tests import tools
+from tests.dashboards.support.emulated_hour import END_SECONDS, serving_hour
+from tests.dashboards.support.monitoring import running_monitoring
 from tests.pictures import PICTURES, THEMES, open_browser, open_page, write_small
 from tests.support.boards import NAMES, panels, read_board
-from tests.support.emulated_hour import END_SECONDS, serving_hour
-from tests.support.monitoring import running_monitoring
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page, Response

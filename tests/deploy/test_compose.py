@@ -17,7 +17,7 @@ from servescope.customers.config import read_policies
 from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.emulator.server.server import format_configuration
 from tests.conftest import ROOT
-from tests.support.compose import Service, read_compose
+from tests.deploy.support.compose import Service, read_compose
 from tests.support.promtool import run
 
 COMPOSITION = read_compose(ROOT / "docker-compose.yml")

@@ -20,7 +20,7 @@ import pytest
 from yarl import URL
 
 from tests.conftest import ROOT
-from tests.support.compose import Composition, Outside, read_compose
+from tests.deploy.support.compose import Composition, Outside, read_compose
 from tests.support.otlp_receiver import Receiver, attributes
 from tests.support.prometheus import Prometheus
 from tests.support.waiting import deadline_seconds, wait_for

@@ -21,8 +21,7 @@ from servescope.generating.rules import Format
 from servescope.translate.config import SETTINGS
 from servescope.translate.prober import CLAIMED
 from tests.conftest import ROOT
-from tests.support.documents import read_yaml
-from tests.support.manifests import (
+from tests.deploy.support.manifests import (
     APPLIED,
     ENGINES,
     Document,
@@ -36,6 +35,7 @@ from tests.support.manifests import (
     scrape_jobs,
     write_kustomization,
 )
+from tests.support.documents import read_yaml
 from tests.support.promtool import Suite, failures, unit_test
 from tests.support.waiting import deadline_seconds
 

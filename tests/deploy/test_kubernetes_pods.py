@@ -15,7 +15,7 @@ from servescope.customers.policy.policy import Policy
 from servescope.customers.policy.secrecy import files_of
 from servescope.customers.running import read_startable
 from tests.conftest import ROOT
-from tests.support.manifests import APPLIED, Container, Document, Peer, containers, may_reach, only, render
+from tests.deploy.support.manifests import APPLIED, Container, Document, Peer, containers, may_reach, only, render
 
 _FOLDER = ROOT / "deploy" / "kubernetes"
 _PAGE = ROOT / "docs" / "kubernetes.md"

@@ -19,10 +19,8 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.conftest import ROOT
-from tests.support.answering import answering
-from tests.support.authorities import Authority
-from tests.support.compose import Composition, Outside
-from tests.support.manifests import (
+from tests.deploy.support.compose import Composition, Outside
+from tests.deploy.support.manifests import (
     ENGINES,
     Container,
     Document,
@@ -34,6 +32,8 @@ from tests.support.manifests import (
     scrape_jobs,
     write_kustomization,
 )
+from tests.support.answering import answering
+from tests.support.authorities import Authority
 from tests.support.otlp_receiver import Receiver
 from tests.support.programs import answers
 from tests.support.prometheus import Prometheus, free_port

@@ -19,9 +19,9 @@ import yaml
 from servescope.cli import COMMANDS
 from servescope.store.embedded import Store
 from tests.conftest import ROOT
+from tests.deploy.support.compose import Service, read_compose
 from tests.support.answering import Handler, answering
 from tests.support.collect_command import collecting, wait_until
-from tests.support.compose import Service, read_compose
 from tests.support.prometheus import free_port
 from tests.support.waiting import deadline_seconds, wait_for
 

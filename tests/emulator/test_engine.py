@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from servescope.emulator.engine.speculation import Speculation
 from servescope.errors import UsageError
+from tests.emulator.support.engines import PLAIN, Bench
 from tests.support.drawing import examples
-from tests.support.engines import PLAIN, Bench
 
 
 def test_request_takes_its_prefill_and_a_step_per_token() -> None:

@@ -9,7 +9,7 @@ import pytest
 from servescope.emulator.effects import EngineEffects
 from servescope.emulator.engine.parameters import EngineParameters
 from servescope.emulator.engine.speculation import Speculation, speculate
-from tests.support.engines import COST, PLAIN, Bench
+from tests.emulator.support.engines import COST, PLAIN, Bench
 
 SPECULATIVE = replace(PLAIN, speculation=Speculation((0.9, 0.8, 0.7)), max_seq_len=100_000, cache_blocks=10_000)
 

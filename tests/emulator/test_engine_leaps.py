@@ -19,8 +19,8 @@ from servescope.emulator.engine.parameters import EngineParameters, EngineRole
 from servescope.emulator.engine.serving import Serving
 from servescope.emulator.engine.speculation import Speculation
 from servescope.emulator.workload.requests import WorkloadRequest
+from tests.emulator.support.engines import make_engine
 from tests.support.drawing import examples
-from tests.support.engines import make_engine
 
 # Numbers of which no sums meet, so that no step ends at the very moment at which something else happens.
 COST = StepCost(

@@ -12,7 +12,7 @@ from servescope.emulator.engine.parameters import EngineParameters
 from servescope.emulator.engine.serving import Serving
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
-from tests.support.engines import PLAIN, make_engine
+from tests.emulator.support.engines import PLAIN, make_engine
 
 COUNTED_ONCE = (
     "requests_started_total", "requests_total", "concurrent_requests", "input_tokens_total", "output_tokens_total",

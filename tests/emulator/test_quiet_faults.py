@@ -17,7 +17,7 @@ from servescope.emulator.faults.faults import Faults, make_fault, parse_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
-from tests.support.engines import PLAIN, Bench
+from tests.emulator.support.engines import PLAIN, Bench
 
 EPOCH = 1_800_000_000.0
 WIDE = replace(PLAIN, max_queue=10_000, max_batch_size=64, cache_blocks=100_000)

@@ -9,7 +9,7 @@ import pytest
 from servescope.emulator.effects import RouterEffects
 from servescope.emulator.router.least_load import MAX_WAITING
 from servescope.emulator.router.placement import Placed, Placement
-from tests.support.routers import kv_router, least_load_router, place, prompt, read, stored
+from tests.emulator.support.routers import kv_router, least_load_router, place, prompt, read, stored
 
 
 def test_prefix_wins_over_an_idle_worker() -> None:

@@ -18,8 +18,7 @@ from servescope.emulator.router.configuration import Recovery, RouterRuntime
 from servescope.emulator.router.index import BlockIndex
 from servescope.emulator.router.snapshots import IndexSnapshot, SnapshotError, WorkerSnapshot, decode, encode
 from servescope.errors import UsageError
-from tests.support.drawing import examples
-from tests.support.routers import (
+from tests.emulator.support.routers import (
     AT_ONCE,
     Worker,
     followed,
@@ -32,6 +31,7 @@ from tests.support.routers import (
     stored,
     with_snapshots,
 )
+from tests.support.drawing import examples
 
 
 def test_missing_events_are_noticed() -> None:

@@ -17,8 +17,8 @@ from servescope.emulator.router.loads import InFlight
 from servescope.emulator.router.placement import Placed, Placement
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
+from tests.emulator.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 from tests.support.drawing import examples
-from tests.support.routers import AT_ONCE, BLOCK, kv_router, place, prompt, read, stored
 
 ONE = WorkerCapacity(requests=1, blocks=1000)
 

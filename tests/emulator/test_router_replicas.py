@@ -16,7 +16,7 @@ from servescope.emulator.router.replicas import RouterReplicas
 from servescope.emulator.workload.requests import WorkloadRequest
 from servescope.errors import UsageError
 from servescope.instruments.router import RouterInstruments
-from tests.support.routers import AT_ONCE, BLOCK, identity, place, prompt, stored
+from tests.emulator.support.routers import AT_ONCE, BLOCK, identity, place, prompt, stored
 
 
 def replicas(

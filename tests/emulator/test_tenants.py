@@ -15,7 +15,7 @@ from servescope.emulator.workload.mixes import SMALL_TENANT, Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.emulator.workload.requests import Finished, WorkloadRequest
 from servescope.emulator.workload.traffic import Traffic
-from tests.support.engines import Bench
+from tests.emulator.support.engines import Bench
 
 
 def sent(mix: Mix, seconds: float) -> list[WorkloadRequest]:

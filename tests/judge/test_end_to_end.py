@@ -17,7 +17,7 @@ from servescope.emulator.scenario.recording import START_MS, record
 from servescope.emulator.scenario.scenario import make_scenario
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.store.embedded import Store
-from tests.support.small_stacks import DEPLOYMENT, TRAFFIC
+from tests.judge.support.small_stacks import DEPLOYMENT, TRAFFIC
 
 pytestmark = [pytest.mark.proof, pytest.mark.xdist_group("end_to_end")]
 

@@ -16,9 +16,9 @@ from servescope.cutover.judgement import VERDICTS, Verdict
 from servescope.cutover.plan.plan import Arm
 from servescope.judge.report.schema import judgement_schema
 from servescope.web.settings import ApiSettings
+from tests.judge.support.served_judge import JudgeScene, serving_judge
 from tests.support.cutover_plans import frozen_plan
 from tests.support.judgements import judgement
-from tests.support.served_judge import JudgeScene, serving_judge
 
 OPEN: dict[Verdict, tuple[int, int]] = {
     "HEALTHY": (200, 409), "DEGRADED": (409, 200), "INCONCLUSIVE": (409, 409), "NO DATA": (409, 409),

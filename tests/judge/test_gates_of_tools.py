@@ -21,8 +21,8 @@ import yaml
 from servescope.cutover.judgement import VERDICTS, Verdict
 from servescope.judge.verbs import EXIT_CODES
 from tests.conftest import ROOT
+from tests.judge.support.served_judge import serving_judge
 from tests.support.judgements import judgement
-from tests.support.served_judge import serving_judge
 
 PAGE = (ROOT / "docs" / "judge-gates.md").read_text(encoding="utf-8")
 PHASES: dict[Verdict, str] = {

@@ -14,7 +14,7 @@ from servescope.emulator.scenario.scenario import make_scenario
 from servescope.emulator.workload.mixes import SMALL_TENANT
 from servescope.judge.case import freeze_plan, judge_case
 from servescope.store.embedded import Store
-from tests.support.small_stacks import DEPLOYMENT, TRAFFIC
+from tests.judge.support.small_stacks import DEPLOYMENT, TRAFFIC
 
 pytestmark = pytest.mark.proof
 

@@ -7,7 +7,7 @@ import pytest
 
 from servescope.migration.traffic import in_flight
 from servescope.migration.traffic.in_flight import MARGIN, reconstruct_in_flight
-from tests.support.steady_traffic import SteadyMix, serve_steadily
+from tests.migration.support.steady_traffic import SteadyMix, serve_steadily
 
 pytestmark = pytest.mark.slow
 

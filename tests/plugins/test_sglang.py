@@ -25,8 +25,8 @@ from servescope.instruments.processes import ProcessGroup
 from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
 from tests.plugins.conftest import read_sample
-from tests.support import fake_sglang
-from tests.support.fake_sglang import (
+from tests.plugins.support import fake_sglang
+from tests.plugins.support.fake_sglang import (
     COLLECTORS,
     MANAGER,
     REGISTRY,

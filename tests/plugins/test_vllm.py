@@ -23,9 +23,17 @@ from servescope.instruments.resources import Gpu, Resources
 from servescope.instruments.values import REFUSALS
 from servescope.sources.parse import parse_exposition
 from tests.plugins.conftest import read_sample
+from tests.plugins.support import fake_vllm
+from tests.plugins.support.fake_vllm import (
+    Finished,
+    FinishReason,
+    Iteration,
+    Prompts,
+    Scheduler,
+    Speculation,
+    configuration,
+)
 from tests.proofs.real.processes import pick_ports
-from tests.support import fake_vllm
-from tests.support.fake_vllm import Finished, FinishReason, Iteration, Prompts, Scheduler, Speculation, configuration
 from tests.support.waiting import deadline_seconds, wait_for
 
 VARIABLES = ("PLUGIN", "ADDRESS", "PORT", "MODEL_NAME", "DEPLOYMENT_ID", "INFERENCE_STACK", "ENVIRONMENT",

@@ -21,8 +21,8 @@ from servescope.sources.maps import Source
 from servescope.sources.parse import Exposition, parse_exposition
 from tests.conftest import PAGES, REFERENCE
 from tests.pages.writing import UNMAPPED
+from tests.sources.support.source_maps import MINIMAL
 from tests.support.captures import read_captures
-from tests.support.source_maps import MINIMAL
 
 ALL = [path for folder in (PAGES, REFERENCE) for path in read_captures(folder) if path.stem not in UNMAPPED]
 FOLDER = Path(servescope.sources.__file__).parent

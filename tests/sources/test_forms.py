@@ -11,8 +11,8 @@ from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources, read_sources
 from servescope.sources.parse import parse_exposition
 from servescope.sources.reader import Reader
+from tests.sources.support.translations import IDENTITY, show, total, translate_identified
 from tests.support.inspecting import inspect_as_json, rows_by_name
-from tests.support.translations import IDENTITY, show, total, translate_identified
 
 
 def worker(name: str, *, errors: int = 0) -> str:

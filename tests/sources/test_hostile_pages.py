@@ -11,8 +11,8 @@ from servescope.sources import identification, map_files
 from servescope.sources.identification import identify
 from servescope.sources.map_files import load_sources
 from servescope.sources.parse import parse_exposition
+from tests.sources.support.source_maps import MINIMAL
 from tests.support.inspecting import FIRST, inspect_as_json, rows_by_name
-from tests.support.source_maps import MINIMAL
 
 SGLANG = "sglang:num_running_reqs 2\nsglang:num_queue_reqs 1\nsglang:generation_tokens_total 7\n"
 KSERVE = (

@@ -13,8 +13,8 @@ from servescope.sources.maps import MetricMap
 from servescope.sources.parse import parse_exposition
 from tests.conftest import PAGES
 from tests.pages.writing import UNMAPPED, WRITTEN, Written, texts
+from tests.sources.support.translations import IDENTITY, translate_identified
 from tests.support.captures import read_captures
-from tests.support.translations import IDENTITY, translate_identified
 
 MAPPED = [path for path in read_captures(PAGES) if path.stem not in UNMAPPED]
 

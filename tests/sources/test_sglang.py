@@ -11,8 +11,8 @@ import pytest
 from servescope.sources.identification import identify
 from servescope.sources.parse import parse_exposition
 from servescope.sources.translate import Translation
+from tests.sources.support.translations import read_capture, show, total, translate_identified
 from tests.support.inspecting import inspect_as_json, rows_by_name
-from tests.support.translations import read_capture, show, total, translate_identified
 
 SCHEDULER = 'engine_type="unified",model_name="tiny",moe_ep_rank="0",pp_rank="0",tp_rank="0"'
 TOKENIZER = 'engine_type="unified",model_name="tiny"'

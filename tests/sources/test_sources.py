@@ -12,7 +12,7 @@ from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
 from servescope.sources.translate import translate
-from tests.support.source_maps import MINIMAL
+from tests.sources.support.source_maps import MINIMAL
 
 
 @pytest.mark.parametrize("source", load_sources().values(), ids=lambda source: source.name)

@@ -16,8 +16,8 @@ from servescope.sources.map_files import load_sources, read_source
 from servescope.sources.maps import Source
 from servescope.sources.parse import parse_exposition
 from servescope.sources.translate import MOST_FIRST_USES, translate
+from tests.sources.support.translations import IDENTITY, read_capture, show, total, translate_identified
 from tests.support.captures import OF_EACH_ERA
-from tests.support.translations import IDENTITY, read_capture, show, total, translate_identified
 
 VLLM = """
 vllm:num_requests_running{engine="0",model_name="tiny"} 2

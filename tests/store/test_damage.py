@@ -12,7 +12,7 @@ import pytest
 
 from servescope.store.embedded import Store
 from servescope.store.records import StoreError
-from tests.support.collecting import Collecting, collecting
+from tests.store.support.collecting import Collecting, collecting
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / ".cache" / "made"
-_SOURCES = ("exporters/servescope", "alerts", "tests/support", "tests/documented")
+_SOURCES = ("exporters/servescope", "alerts", "tests/support", "tests/*/support", "tests/documented")
 _ENDINGS = {".py", ".toml", ".json", ".yml"}
 
 
@@ -39,7 +39,7 @@ def kept(name: str, make: Callable[[Path], None], *of: object) -> Path:
 def _code_hash() -> str:
     digest = hashlib.sha256((ROOT / "requirements-dev.lock").read_bytes())
     for source in _SOURCES:
-        for path in sorted((ROOT / source).rglob("*")):
+        for path in sorted(ROOT.glob(f"{source}/**/*")):
             if path.suffix in _ENDINGS and path.is_file():
                 digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -25,9 +25,9 @@ from servescope.collector.collector import Collector
 from servescope.contract.identity import DEPLOYMENT_LABELS
 from servescope.contract.objectives import BURN_WINDOWS, ENDED, record_ended
 from servescope.contract.samples import Labels, Series, Window, make_labels
+from tests.collector.support.replay import replay
 from tests.support.answering import Handler, answering
 from tests.support.prometheus import Prometheus, Range, running
-from tests.support.replay import replay
 from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.proof

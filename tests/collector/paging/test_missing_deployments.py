@@ -9,7 +9,7 @@ import pytest
 
 from servescope.collector.scrapes.scrape import Limits
 from servescope.collector.targets.target import Target
-from tests.support.paging import ALERTMANAGER, WEBHOOK, Scene
+from tests.collector.support.paging import ALERTMANAGER, WEBHOOK, Scene
 
 GONE = "ServescopeDeploymentGone"
 MINUTE, HOUR = 60, 3600

@@ -15,7 +15,7 @@ from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.errors import ConfigurationError
 from servescope.store.embedded import Store
-from tests.support.paging import ALERTMANAGER, CONFIGURATION, START, WEBHOOK, Scene
+from tests.collector.support.paging import ALERTMANAGER, CONFIGURATION, START, WEBHOOK, Scene
 from tests.support.waiting import wait_for_async
 
 

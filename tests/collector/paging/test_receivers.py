@@ -15,7 +15,7 @@ from servescope.store.embedded import Store
 from servescope.store.records import KeptAlert
 from servescope.store.writer import StoreWriter, WriteBatch
 from servescope.web.connections import FetchError
-from tests.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene
+from tests.collector.support.paging import ALERTMANAGER, WEBHOOK, Receivers, Scene
 from tests.support.waiting import deadline_seconds
 
 NAME = "ServescopeReplicasFailed"

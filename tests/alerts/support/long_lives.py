@@ -17,9 +17,9 @@ from servescope.alerting.rules.evaluation import Active, advance
 from servescope.contract.expressions import Vector
 from servescope.contract.samples import Labels
 from servescope.store.prometheus.client import Prometheus
+from tests.alerts.support.incidents import Stretches, on_deployments, rule_groups
+from tests.alerts.support.ordinary import Life
 from tests.support.filled_prometheus import RETENTION, START_SECONDS, fill
-from tests.support.incidents import Stretches, on_deployments, rule_groups
-from tests.support.ordinary import Life
 from tests.support.prometheus import running
 
 _MINUTE_MS: Final = 60_000

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from servescope.contract.samples import make_labels
 from servescope.customers.points.points import Descriptor, HistogramValue, Stream, StreamPoint
-from tests.support.customer_points import point
+from tests.customers.support.customer_points import point
 
 _TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 _LABELS = st.dictionaries(_TEXTS, _TEXTS, max_size=5).map(make_labels)

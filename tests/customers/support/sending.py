@@ -9,7 +9,7 @@ from servescope.customers.points.points import Accepted, StreamPoint
 from servescope.customers.policy.policy import Push
 from servescope.customers.transports.senders import make_sender
 from servescope.web.posting import SendError
-from tests.support.customer_points import kind_of_each
+from tests.customers.support.customer_points import kind_of_each
 
 
 async def send(push: Push, *batches: Sequence[StreamPoint]) -> list[Accepted | SendError]:

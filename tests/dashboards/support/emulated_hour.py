@@ -20,7 +20,7 @@ from servescope.emulator.deployment.stack import V1, V2, V2_DISAGGREGATED, Emula
 from servescope.emulator.faults.faults import Faults, make_fault
 from servescope.emulator.workload.mixes import Mix
 from servescope.emulator.workload.plans import GeneratedTraffic
-from tests.support.beside_the_emulator import beside_the_emulator
+from tests.dashboards.support.beside_the_emulator import beside_the_emulator
 from tests.support.documents import read_yaml
 from tests.support.filled_prometheus import EVERY_RULE, RETENTION, START_SECONDS, add_samples, fill, scrape
 from tests.support.prometheus import Prometheus, running

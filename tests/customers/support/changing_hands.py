@@ -22,9 +22,9 @@ from servescope.errors import ServescopeError
 from servescope.settings.clock import ProgramClock
 from servescope.store.embedded import Store
 from servescope.store.records import TargetStatus
-from tests.support.customer_points import push_to
-from tests.support.otlp_backends import HttpBackend, http_backend, refusing
-from tests.support.otlp_rules import Ledger
+from tests.customers.support.customer_points import push_to
+from tests.customers.support.otlp_backends import HttpBackend, http_backend, refusing
+from tests.customers.support.otlp_rules import Ledger
 
 DELTA: Final = AggregationTemporality.AGGREGATION_TEMPORALITY_DELTA
 MINUTE: Final = 60_000

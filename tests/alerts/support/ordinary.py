@@ -11,8 +11,8 @@ from functools import cached_property, partial
 from itertools import groupby
 from typing import Final
 
+from tests.alerts.support.incidents import Stretches, of_replica
 from tests.support.alert_stories import DEPLOYMENT, ROUTER, series
-from tests.support.incidents import Stretches, of_replica
 
 PIECE: Final = 5
 """Minutes in which the load stays the same."""

@@ -14,8 +14,8 @@ from cramjam import snappy
 
 from servescope.contract.samples import Labels
 from servescope.customers.transports.remote_write_messages import Request, WriteRequest
+from tests.customers.support.otlp_backends import HttpFault
 from tests.support.loopback import running
-from tests.support.otlp_backends import HttpFault
 
 Knows = Literal["2.0", "1.0", "1.0 that refuses others", "1.0 that accepts nothing of others"]
 WRITTEN = "X-Prometheus-Remote-Write-Samples-Written"

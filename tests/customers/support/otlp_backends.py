@@ -23,8 +23,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import (
     add_MetricsServiceServicer_to_server,
 )
 
+from tests.customers.support.otlp_rules import Ledger
 from tests.support.loopback import running
-from tests.support.otlp_rules import Ledger
 
 PROTOBUF = "application/x-protobuf"
 HttpFault = Callable[[web.Request], Awaitable[web.StreamResponse]]

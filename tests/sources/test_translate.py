@@ -349,6 +349,30 @@ def test_cadvisor_by_itself_knows_containers_by_name() -> None:
     assert found.coverage["memory_usage"].native == "container_memory_working_set_bytes"
 
 
+def test_a_container_with_nested_groups_is_counted_once() -> None:
+    """cAdvisor names the container at each group inside its own; the outermost has what it uses."""
+    series = 'container_memory_working_set_bytes{{container="{}",id="{}",namespace="llm",pod="v-0"}} {}'
+    page = "\n".join(
+        series.format(*each)
+        for each in (("engine", "/pods/a1/sub/pods/a1", 300), ("engine", "/pods/a1", 500), ("proxy", "/pods/b2", 20))
+    )
+    found = translate_identified(parse_exposition(f"{page}\n"))
+    assert sorted(show(found, "memory_usage").values()) == [20, 500]
+
+
+def test_requests_of_litellm_without_their_status_are_no_errors() -> None:
+    """Its labels are configured; the failures, which are among the requests, are then those of their own counter."""
+    page = (
+        'litellm_proxy_total_requests_metric_total{requested_model="tiny"} 9\n'
+        'litellm_proxy_failed_requests_metric_total{requested_model="tiny"} 2\n'
+    )
+    found = translate_identified(parse_exposition(page))
+    assert (total(found, "requests_total", outcome="ok"), total(found, "requests_total", outcome="error")) == (9, 2)
+    page = page.replace("} 9", ',status_code="200"} 9').replace("} 2", ',exception_status="500"} 2')
+    shown = show(translate_identified(parse_exposition(page)), "requests_total")
+    assert shown == {'requests_total{outcome="ok"}': 9}
+
+
 @pytest.mark.parametrize(
     ("status", "error_type", "outcome"),
     [

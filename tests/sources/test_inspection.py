@@ -456,7 +456,7 @@ def test_a_note_says_that_requests_may_be_missing(
     )
     notes = inspect_as_json(capsys, str(tmp_path / "part.txt"))["notes"]
 
-    assert any(note.startswith("requests_total is 0 as it has no series") for note in notes) is is_noted
+    assert any("unknown in a part of a page: requests_total" in note for note in notes) is is_noted
 
 
 def test_with_seconds_there_are_rates(capsys: pytest.CaptureFixture[str], files: tuple[str, str]) -> None:
@@ -540,7 +540,29 @@ def test_a_source_that_is_named_is_taken(capsys: pytest.CaptureFixture[str], tmp
     (tmp_path / "x.txt").write_text("vllm:generation_tokens_total 5\n")
     document = inspect_as_json(capsys, str(tmp_path / "x.txt"), "--source", "vllm")
     assert rows_by_name(document)["output_tokens_total"]["value"] == 5
-    assert "looks like" in document["notes"][0]
+    assert document["notes"][0] == "read as 'vllm' by --source; its names look like those of vLLM"
+
+
+@pytest.mark.parametrize(
+    ("shown", "unseen"),
+    [
+        (
+            'vllm:request_success_total{finished_reason="stop"} 4',
+            "input_tokens_total, output_tokens_total, time_to_first",
+        ),
+        ("vllm:generation_tokens_total 9", "requests_total, input_tokens_total, time_to_first"),
+    ],
+)
+def test_what_every_answer_moves_is_missed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, shown: str, unseen: str
+) -> None:
+    """A part of a page shows answers and lacks some of what they count, which is no 0; an idle engine lacks all."""
+    path = tmp_path / "part.txt"
+    path.write_text(f"vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n{shown}\n")
+    (note,) = inspect_as_json(capsys, str(path))["notes"]
+    assert f"unknown in a part of a page: {unseen}" in note
+    path.write_text("vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n")
+    assert inspect_as_json(capsys, str(path))["notes"] == []
 
 
 def test_families_that_are_not_read_are_counted_or_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -454,6 +454,15 @@ def test_an_older_frontend_is_not_given_zeros() -> None:
     )
 
 
+def test_what_is_missing_is_not_what_is_exposed() -> None:
+    """Prompt tokens are there, and are used beside a counter that is not: that one is named."""
+    page = "vllm:num_requests_running 0\nvllm:kv_cache_usage_perc 0\nvllm:prompt_tokens_total 9\n"
+    found = translate_identified(parse_exposition(page))
+    reason = found.coverage["kv_cache_eligible_tokens_total"].reason or ""
+    assert "'vllm:prompt_tokens_by_source_total'" in reason
+    assert "'vllm:prompt_tokens_total'" not in reason
+
+
 def test_without_a_kv_router_there_is_a_hit_rate_only() -> None:
     """Eligible tokens are then the requests' own, and nothing is predicted."""
     text = "\n".join(line for line in FRONTEND.splitlines() if "router" not in line)

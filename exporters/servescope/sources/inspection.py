@@ -53,6 +53,16 @@ _NO_RATE = {
     "between": "needs --seconds",
 }
 
+# What every answer moves, and the outcome of an answer.
+_OF_ANSWERS = (
+    "requests_total",
+    "input_tokens_total",
+    "output_tokens_total",
+    "time_to_first_token_seconds",
+    "request_duration_seconds",
+)
+_OK = ("outcome", "ok")
+
 
 class InspectionError(ServescopeError):
     """An exposition cannot be read, or two of them cannot be compared."""
@@ -181,7 +191,7 @@ def _is_gauge(name: str) -> bool:
 
 def _notes(expositions: Sequence[Exposition], found: Identification, source: Source, resets: int) -> Iterator[str]:
     if found.source is not source:
-        guess = f"looks like {found.nearest}" if found.nearest else "are unknown"
+        guess = f"look like those of {found.nearest}" if found.nearest else "are unknown"
         yield f"read as {source.name!r} by --source; its names {guess}"
     elif found.others:
         yield found.explain_others()
@@ -213,12 +223,19 @@ def _part_notes(exposition: Exposition, part: PagePart) -> Iterator[str]:
 
 
 def _first_use_notes(translation: Translation) -> Iterator[str]:
-    """That a counter of requests which is 0 for want of a series may be missing, as requests were answered."""
+    """Which of what every answer moves is 0 for want of a series, and may be missing, as requests were answered."""
     names = ("time_to_first_token_seconds_count", "output_tokens_total", "concurrent_requests")
     begun, tokens, running = (_sum(each for each in translation.samples if each.name == name) or 0 for name in names)
-    own = translation.coverage["requests_total"]
-    if own.status in SUPPLIED and own.native is None and (begun or min(tokens, 1)) > running:
-        yield "requests_total is 0 as it has no series though requests were answered: in a part of a page it is unknown"
+    ended = _sum(each for each in translation.samples if each.name == "requests_total" and _OK in each.labels) or 0
+    unseen = [name for name in _OF_ANSWERS if _is_unseen(translation.coverage[name])]
+    if unseen and (ended or (begun or min(tokens, 1)) > running):
+        yield (
+            f"0 for want of a series though requests were answered, so unknown in a part of a page: {', '.join(unseen)}"
+        )
+
+
+def _is_unseen(own: Coverage) -> bool:
+    return own.status in SUPPLIED and own.native is None
 
 
 def _segment_notes(translation: Translation, label: str) -> Iterator[str]:

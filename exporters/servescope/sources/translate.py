@@ -400,7 +400,7 @@ def _cover(exposition: Exposition, metric_map: MetricMap, chosen: Alternative | 
         return Coverage("present", None, "not exposed before its first use, so 0", no_sum)
     if metric_map.absent == "off":
         return Coverage("impossible", None, metric_map.reason)
-    return Coverage("impossible", None, _explain_absence(metric_map))
+    return Coverage("impossible", None, _explain_absence(exposition, metric_map))
 
 
 def _natives(exposition: Exposition, alternative: Alternative) -> str:
@@ -416,7 +416,14 @@ def _settle_components(source: Source, coverage: dict[str, Coverage]) -> None:
             coverage[name] = Coverage("impossible", None, metric.absent)
 
 
-def _explain_absence(metric_map: MetricMap) -> str:
-    wanted = (term.native for each in metric_map.alternatives for term in each.terms if not term.optional)
+def _explain_absence(exposition: Exposition, metric_map: MetricMap) -> str:
+    wanted = (name for each in metric_map.alternatives for name in _missing(exposition, each))
     text = f"not exposed: {', '.join(repr(name) for name in dict.fromkeys(wanted))}"
     return f"{text}; {metric_map.reason}" if metric_map.reason else text
+
+
+def _missing(exposition: Exposition, alternative: Alternative) -> list[str]:
+    """The series of an alternative that are not exposed; where all are, those that it is used beside."""
+    native = [term.native for term in alternative.terms if not term.optional]
+    own = [name for name in native if not exposition.has(name)]
+    return own or [name for name in alternative.requires if not exposition.has(name)]

@@ -437,6 +437,19 @@ def test_what_overflows_has_no_value(capsys: pytest.CaptureFixture[str], tmp_pat
     assert rows_by_name(document)["output_tokens_total"]["value"] is None
 
 
+def test_observations_without_their_sum_are_observations(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A page that somebody thinned out has no mean of them, and quantiles all the same."""
+    (tmp_path / "thin.txt").write_text(
+        "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0\n"
+        'vllm:time_to_first_token_seconds_bucket{le="0.1"} 4\nvllm:time_to_first_token_seconds_bucket{le="+Inf"} 4\n'
+        "vllm:time_to_first_token_seconds_count 4\n"
+    )
+    rows = rows_by_name(inspect_as_json(capsys, str(tmp_path / "thin.txt")))
+
+    assert rows["time_to_first_token_seconds"]["reason"] == "observations without their sum"
+    assert rows["time_to_first_token_p50"]["value"] == pytest.approx(0.05)
+
+
 def test_a_note_names_repeated_series(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """They count once, and a note names one."""
     (tmp_path / "twice.txt").write_text(FIRST + FIRST.splitlines()[-1] + "\n")

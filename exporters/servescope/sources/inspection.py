@@ -300,7 +300,8 @@ def _metric_entry(metric: Metric, by_name: Mapping[str, list[Sample]], own: Cove
     reason = own.explain()
     is_unset = metric.kind == "gauge" and own.native is None
     if value is None and not parts and own.status in SUPPLIED and own.no_sum is None and not is_unset:
-        reason = _joined("no observation", own.reason)
+        is_counted = bool(_sum(by_name.get(f"{metric.name}_count", ())))
+        reason = _joined("observations without their sum" if is_counted else "no observation", own.reason)
     return Entry(
         metric.name,
         "metric",

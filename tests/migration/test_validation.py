@@ -21,7 +21,11 @@ def found(text: str, *, severity: str = "error") -> list[str]:
     return [f"{each.line}:{each.column} {each.path} {each.message}" for each in findings if each.severity == severity]
 
 
-@pytest.mark.parametrize("text", [V1, V2, "model_name: x\n", "", V1 + "    quantization_type: fp8_kv\n"])
+@pytest.mark.parametrize(
+    "text",
+    [V1, V2, "model_name: x\n", "", V1 + "    quantization_type: fp8_kv\n",
+     V1 + "    base_model: encoder_bert\n  runtime: {webserver_default_route: /predict_tokens}\n"],
+)  # fmt: skip
 def test_valid_configurations_have_no_findings(text: str) -> None:
     """Neither errors nor warnings."""
     assert check_config(read_document(text, "f")) == []
@@ -55,7 +59,7 @@ def test_valid_configurations_have_no_findings(text: str) -> None:
         (f"speculator: {{{LOOKAHEAD}}}", "lookahead_windows_size is missing: LOOKAHEAD_DECODING requires it"),
         ("speculator: {lookahead_windows_size: 7}", "speculator.speculative_decoding_mode is missing, expected one of"),
         ("speculator: {speculative_decoding_mode: DRAFT_TOKENS_EXTERNAL}", "speculator.speculative_decoding_mode is "
-         "'DRAFT_TOKENS_EXTERNAL': is discontinued, expected LOOKAHEAD_DECODING"),
+         "'DRAFT_TOKENS_EXTERNAL': is discontinued, expected LOOKAHEAD_DECODING, or no speculator on the way to v2"),
         (f"speculator: {{{LOOKAHEAD}, lookahead_windows_size: 100, lookahead_ngram_size: 100, "
          "lookahead_verification_set_size: 100}", "speculator its sizes draft 19799 tokens, expected at most 2048"),
         (f"speculator: {{{LOOKAHEAD}, lookahead_windows_size: 7, lookahead_ngram_size: 5, "
@@ -96,8 +100,8 @@ def test_calibration_is_a_multiple_of_64(name: str, size: str, expected: str) ->
         ("enable_chunked_context: 'yes'", "is 'yes', expected true or false"),
         ("batch_scheduler_policy: fifo", "is 'fifo', expected one of: guaranteed_no_evict, max_utilization"),
         ("request_default_max_tokens: 0", "is 0, expected a whole number of 1 or more"),
-        ("webserver_default_route: /v1/chat", "is '/v1/chat', expected one of: /v1/embeddings, /rerank, /predict"),
-        ("max_seq_len: 5", "belongs to trt_llm.build in v1"),
+        ("webserver_default_route: /v1/chat", "expected one of: /v1/embeddings, /rerank, /predict, /predict_tokens"),
+        ("max_seq_len: 5", "belongs to trt_llm.build in v1; a file of v2 declares inference_stack: v2"),
         ("tensor_parallel_size: 1", "is a field of v2's runtime, and inference_stack is v1"),
         ("lora_cache_gpu_memory_fraction: 0", "is 0, expected a number above 0 and up to 1"),
     ],
@@ -204,6 +208,21 @@ def test_unknown_fields_name_the_nearest_known_one() -> None:
         "5:3 trt_llm.runtme is an unknown field, did you mean 'runtime'?",
         "6:1 resource is an unknown field, did you mean 'resources'?",
         "7:1 foo is an unknown field",
+    ]
+
+
+def test_a_field_in_another_section_is_named_with_its_own() -> None:
+    """Of both stacks, and directly below `trt_llm`; a name that is near one of another section is known, too."""
+    v1 = f"{V1}    enable_chunked_context: false\n    default_max_tokens: 9\n  plugin_configuration: {{}}\n"
+    v2 = f"{V2}    enable_chunked_prefill: false\n"
+
+    assert [each.partition(" trt_llm.")[2] for each in found(v1, severity="warning")] == [
+        "build.enable_chunked_context is an unknown field here: it belongs to trt_llm.runtime",
+        "build.default_max_tokens is an unknown field, did you mean 'request_default_max_tokens'?",
+        "plugin_configuration is an unknown field here: it belongs to trt_llm.build",
+    ]
+    assert [each.partition(" trt_llm.")[2] for each in found(v2, severity="warning")] == [
+        "build.enable_chunked_prefill is an unknown field here: it belongs to trt_llm.runtime",
     ]
 
 

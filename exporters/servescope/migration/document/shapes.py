@@ -247,9 +247,13 @@ class FieldShape:
 
 @dataclass(frozen=True, slots=True)
 class TableShape(_MappingShape):
-    """A mapping with known keys; unknown ones are warnings that name the nearest known one."""
+    """A mapping with known keys; unknown ones are warnings that name the nearest known one.
+
+    `misplaced` are keys of other tables, with the path of their own.
+    """
 
     keys: Mapping[str, FieldShape] = field(default_factory=lambda: MappingProxyType({}))
+    misplaced: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def _check_entries(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
         there = set()
@@ -271,9 +275,11 @@ class TableShape(_MappingShape):
                 yield wrong(node, join(path, name_), f"is missing, expected {key.shape.text}")
 
     def _suggest(self, name: object) -> str:
-        """The nearest known field, or all of them where they are few."""
+        """Where the field belongs, else the nearest known one, or all of them where they are few."""
+        if isinstance(name, str) and name in self.misplaced:
+            return f" here: it belongs to {self.misplaced[name]}"
         known = [each for each, field in self.keys.items() if not field.elsewhere]
-        near = nearest(name, known)
+        near = nearest(name, [*known, *self.misplaced])
         return near or (f", expected one of: {', '.join(known)}" if 0 < len(known) <= _FEW else "")
 
 

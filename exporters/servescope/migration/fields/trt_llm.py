@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -79,7 +80,9 @@ _SIZES: Final = {
 
 SPECULATOR: Final = TableShape(is_nullable=True, keys=MappingProxyType({
     "speculative_decoding_mode": FieldShape(
-        ChoiceShape(values=(LOOKAHEAD,), refused={"DRAFT_TOKENS_EXTERNAL": f"is discontinued, expected {LOOKAHEAD}"}),
+        ChoiceShape(values=(LOOKAHEAD,), refused={
+            "DRAFT_TOKENS_EXTERNAL": f"is discontinued, expected {LOOKAHEAD}, or no speculator on the way to v2",
+        }),
         is_required=True,
     ),
     **{name: FieldShape(WholeShape(low=1)) for name in LOOKAHEAD_SIZES},
@@ -138,8 +141,9 @@ _V1_RUNTIME: Final = {
     "request_default_max_tokens": FieldShape(WholeShape(low=1, is_nullable=True)),
     "served_model_name": FieldShape(TextShape(is_nullable=True)),
     "total_token_limit": FieldShape(WholeShape(low=1), default=500_000),
+    # /predict_tokens is in the public documentation only (D).
     "webserver_default_route": FieldShape(
-        ChoiceShape(values=("/v1/embeddings", "/rerank", "/predict"), is_nullable=True)
+        ChoiceShape(values=("/v1/embeddings", "/rerank", "/predict", "/predict_tokens"), is_nullable=True)
     ),
     "lora_cache_max_adapter_size": FieldShape(WholeShape(low=1, is_nullable=True), source=TRUSS),
     "lora_cache_optimal_adapter_size": FieldShape(WholeShape(low=1, is_nullable=True), source=TRUSS),
@@ -166,7 +170,8 @@ def _not_here(known: Mapping[str, FieldShape], here: Mapping[str, FieldShape], w
 V1_RUNTIME: Final = TableShape(keys=MappingProxyType({
     **_V1_RUNTIME,
     **_not_here(_V2_RUNTIME, _V1_RUNTIME, "is a field of v2's runtime, and inference_stack is v1"),
-    **{name: FieldShape(elsewhere="belongs to trt_llm.build in v1") for name in (*_SIZES, "max_num_tokens")},
+    **{name: FieldShape(elsewhere="belongs to trt_llm.build in v1; a file of v2 declares inference_stack: v2")
+       for name in (*_SIZES, "max_num_tokens")},
 }))  # fmt: skip
 
 V2_RUNTIME: Final = TableShape(keys=MappingProxyType({
@@ -192,15 +197,21 @@ _SHARED: Final = {
     })), source=TRUSS),
 }  # fmt: skip
 
-TRT_LLM: Final[Mapping[Stack, TableShape]] = MappingProxyType({
-    "v1": TableShape(keys=MappingProxyType({
-        **_SHARED, "build": FieldShape(V1_BUILD, is_required=True), "runtime": FieldShape(V1_RUNTIME),
-    })),
-    "v2": TableShape(keys=MappingProxyType({
+
+def _block(build: TableShape, runtime: TableShape, *, needs_runtime: bool) -> TableShape:
+    """The `trt_llm` block of a stack; a field that is not in its section is named with the one it belongs to."""
+    of_build = {name: "trt_llm.build" for name, field in build.keys.items() if not field.elsewhere}
+    of_runtime = {name: "trt_llm.runtime" for name, field in runtime.keys.items() if not field.elsewhere}
+    return TableShape(misplaced=MappingProxyType({**of_build, **of_runtime}), keys=MappingProxyType({
         **_SHARED,
-        "build": FieldShape(V2_BUILD_TABLE, is_required=True),
-        "runtime": FieldShape(V2_RUNTIME, is_required=True),
-    })),
+        "build": FieldShape(replace(build, misplaced=of_runtime), is_required=True),
+        "runtime": FieldShape(replace(runtime, misplaced=of_build), is_required=needs_runtime),
+    }))  # fmt: skip
+
+
+TRT_LLM: Final[Mapping[Stack, TableShape]] = MappingProxyType({
+    "v1": _block(V1_BUILD, V1_RUNTIME, needs_runtime=False),
+    "v2": _block(V2_BUILD_TABLE, V2_RUNTIME, needs_runtime=True),
 })  # fmt: skip
 
 _FP8: Final = ("fp8", "fp8_kv", "fp8_mlp_only")

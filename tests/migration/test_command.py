@@ -202,7 +202,7 @@ def test_bad_files(config: Path, data: bytes | None, expected: str) -> None:
 
 def test_a_folder_at_once(tmp_path: Path) -> None:
     """Every config.yaml in it, hidden folders left out; one bad file stops no other; one summary."""
-    for name, text in (("a", V1), ("b/c", V2), ("d", BIG), ("e", WRONG), ("f", V1), (".git", V1)):
+    for name, text in (("a", V1), ("b/c", V2), ("d", BIG), ("e", WRONG), ("f", V1), ("g", LORA), (".git", V1)):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.yaml").write_text(text, encoding="utf-8")
     (tmp_path / "a" / "other.yaml").write_text("a: [", encoding="utf-8")
@@ -210,7 +210,7 @@ def test_a_folder_at_once(tmp_path: Path) -> None:
 
     assert done.returncode == 2
     assert done.stdout.endswith(
-        "\n5 files: 2 to change, 1 with nothing to do, 1 waiting for an answer, 1 with errors\n"
+        "\n6 files: 2 to change, 1 with nothing to do, 1 waiting for an answer, 1 blocked, 1 with errors\n"
     )
     written = [
         (tmp_path / name / "config.yaml").read_text(encoding="utf-8") for name in ("a", "b/c", "d", "e", "f", ".git")

@@ -368,6 +368,7 @@ def test_what_is_asked_or_stays_on_v1(field: str, path: str, kind: str, flag: st
 
     assert found.text is None
     assert [(each.path, each.kind, each.flag, each.line) for each in found.questions] == [(path, kind, flag, 4)]
+    assert [each.kind for each in found.changes if each.line == 4] == ["moved" if kind == "asked" else "blocking"]
 
 
 def test_an_answer_is_used_where_it_is_needed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, get_args
@@ -86,8 +87,10 @@ def describe(report: FileReport) -> str:
 
 def describe_summary(reports: Sequence[FileReport]) -> str:
     """One line on all files."""
-    counts = summarise(reports)
-    shown = ", ".join(f"{count} {_COUNTED[status]}" for status, count in counts.items() if count)
+    counts = Counter("blocked" if _is_blocked(each) else _COUNTED[each.status] for each in reports)
+    kinds = [*_COUNTED.values()]
+    kinds.insert(-1, "blocked")
+    shown = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
     return f"{len(reports)} {'file' if len(reports) == 1 else 'files'}: {shown or 'none to migrate'}"
 
 
@@ -232,9 +235,14 @@ def _headline(report: FileReport) -> str:
     if report.status == "unchanged":
         return f"declares {found.stack} already: nothing to do"
     if report.status == "asked":
-        stays = any(each.kind == "blocking" for each in report.questions)
-        return f"{found.stack} → {found.to}: {'cannot be moved as it is' if stays else 'an answer is needed'}"
+        what = "cannot be moved as it is" if _is_blocked(report) else "an answer is needed"
+        return f"{found.stack} → {found.to}: {what}"
     return f"{found.stack} → {found.to}"
+
+
+def _is_blocked(report: FileReport) -> bool:
+    """Whether something in the file keeps it on its stack, and not only an answer is needed."""
+    return report.status == "asked" and any(each.kind == "blocking" for each in report.questions)
 
 
 def _describe_change(change: FieldChange) -> Iterator[str]:

@@ -103,6 +103,10 @@ FATES: Final = (
 )  # fmt: skip
 """One row for each field of v1's `trt_llm`."""
 
+ENCODER_FATE: Final = FieldFate("build.base_model", "", "blocking", "Only v1 serves encoders.", "S4",
+                                "Keep this deployment on v1.")  # fmt: skip
+"""What happens to `base_model` where it is one of them."""
+
 BACK: Final = (
     FieldFate("inference_stack", "inference_stack", "set", "v1 is declared.", "S1"),
     FieldFate("build.max_seq_len", "runtime.max_seq_len", "moved", "v1 has it there.", "S1"),

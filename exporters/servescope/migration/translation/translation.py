@@ -14,7 +14,7 @@ from servescope.migration.document.nodes import DocumentNode, MappingEntry
 from servescope.migration.document.shapes import ConfigurationFinding
 from servescope.migration.fields.config_yaml import check_config
 from servescope.migration.fields.trt_llm import ENCODERS, LARGEST_V2_BATCH_TOKENS, Stack, stack_of
-from servescope.migration.translation.fates import BACK, FATES, FateKind, FieldFate
+from servescope.migration.translation.fates import BACK, ENCODER_FATE, FATES, FateKind, FieldFate
 
 Origin = Stack | Literal["backend-server"]
 
@@ -217,6 +217,8 @@ class _Plan:
             onto = self._onto(fate)
             section, _, name = path.partition(".")
             comments = () if onto else tuple(self._sections[section].removed_comments(name))
+            if path == "build.base_model" and node.value in ENCODERS:
+                fate = ENCODER_FATE
             kind = fate.kind
             if kind == "blocking" and not node.value:
                 kind = "unsupported"  # no adapter is there

@@ -97,6 +97,16 @@ def test_writing_keeps_the_old_file(config: Path) -> None:
     assert (again.returncode, again.stdout) == (0, f"{config}: declares v2 already: nothing to do\n")
 
 
+def test_on_the_way_back_v1_is_what_has_no_place(config: Path) -> None:
+    """For a field that is dropped; and a version of v2's image is named, as one of v1's is on the way there."""
+    kept = V2.replace("  build:", "  version_overrides: {v2_llm_version: x-1}\n  build:")
+    config.write_text(f"{kept}    patch_kwargs: {{a: 1}}\n", encoding="utf-8")
+    shown = run("migrate", str(config), "--back").stdout
+
+    assert "runtime.patch_kwargs: a mapping  (dropped, as v1 has no equivalent)" in shown
+    assert "Ignored: version_overrides.v2_llm_version x-1 is of an image of v2. [truss 0.18.35]" in shown
+
+
 def test_writing_back_restores_v1(config: Path) -> None:
     """With what v1 has of it; the v2 file is kept."""
     config.write_text(V2, encoding="utf-8")

@@ -15,6 +15,7 @@ from servescope.migration.document.shapes import ConfigurationFinding, show
 from servescope.migration.fields.body import ManagementBody
 from servescope.migration.fields.masking import hash_configuration
 from servescope.migration.fields.meaning import TITLES, MeaningChange
+from servescope.migration.fields.trt_llm import Stack
 from servescope.migration.traffic.token_report import targets_json, targets_schema
 from servescope.migration.traffic.token_target import TokenTargets
 from servescope.migration.translation.checklist import Checklist, make_checklist
@@ -184,10 +185,10 @@ def _describe(report: FileReport) -> Iterator[str]:
     for finding in report.findings:
         place = f"{report.name}:{finding.line}:{finding.column}" if finding.line else report.name
         yield f"  {finding.severity}: {place}: {finding.sentence}"
-    if report.changes and report.status != "error":
+    if report.translation is not None and report.changes and report.status != "error":
         yield ""
         for change in report.changes:
-            yield from _describe_change(change)
+            yield from _describe_change(change, report.translation.to)
     if report.questions:
         yield ""
         yield "  To be decided first:"
@@ -245,11 +246,11 @@ def _is_blocked(report: FileReport) -> bool:
     return report.status == "asked" and any(each.kind == "blocking" for each in report.questions)
 
 
-def _describe_change(change: FieldChange) -> Iterator[str]:
+def _describe_change(change: FieldChange, to: Stack) -> Iterator[str]:
     before = f"{change.before}: {show(change.value)}" if change.before else ""
     after = f"{change.after}: {show(change.new_value)}" if change.after else ""
     arrow = " → ".join(part for part in (before, after) if part)
-    yield f"  line {change.line}  {arrow}  ({MEANINGS[change.kind]})"
+    yield f"  line {change.line}  {arrow}  ({MEANINGS[change.kind].replace('v2', to)})"  # worded for the way to v2
     yield f"      {change.why} [{change.source}]" + (f" {change.todo}" if change.todo else "")
     for comment in change.comments:
         yield f"      removed with it, line {comment.line}: {comment.text}"

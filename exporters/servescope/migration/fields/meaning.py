@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -22,10 +22,11 @@ TITLES: Final[dict[Topic, str]] = {
     "routing": "Routing",
     "disaggregation": "Disaggregation",
     "tier": "Tier",
-    "ignored": "Ignored by v2",
+    "ignored": "Ignored",
 }
 _LEGACY_TAG: Final = "force-legacy-api-non-openai-compatible"
 _V1_VERSIONS: Final = ("engine_builder_version", "briton_version", "bei_version", "bei_bert_version")
+_V2_VERSIONS: Final = ("v2_llm_version",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def describe_meaning(root: DocumentNode) -> tuple[MeaningChange, ...]:
         *_autoscaling(),
         *_speculation(trt_llm),
         *_new_features(),
-        *_ignored(trt_llm),
+        *_ignored(trt_llm, _V1_VERSIONS, "v1"),
     )
 
 
@@ -88,6 +89,7 @@ def describe_rollback(root: DocumentNode) -> tuple[MeaningChange, ...]:
             "v1 scales on requests: set concurrency_target and target_utilization_percentage again; "
             "target_in_flight_tokens has no meaning there."
         ), "S1"),
+        *(_ignored(trt_llm, _V2_VERSIONS, "v2") if trt_llm is not None else ()),
     )  # fmt: skip
 
 
@@ -199,8 +201,10 @@ def _new_features() -> Iterator[MeaningChange]:
     ), "S1")  # fmt: skip
 
 
-def _ignored(trt_llm: DocumentNode) -> Iterator[MeaningChange]:
-    for name in _V1_VERSIONS:
+def _ignored(trt_llm: DocumentNode, names: Sequence[str], stack: str) -> Iterator[MeaningChange]:
+    """Versions of the images of a stack, which the other one does not run."""
+    for name in names:
         version = trt_llm.value_of("version_overrides", name)
         if version is not None:
-            yield MeaningChange("ignored", f"version_overrides.{name} {version} is of an image of v1.", "truss 0.18.35")
+            text = f"version_overrides.{name} {version} is of an image of {stack}."
+            yield MeaningChange("ignored", text, "truss 0.18.35")

@@ -214,6 +214,22 @@ def test_a_text_is_read_once(text: str, shown: str) -> None:
     assert mask_document(document).value == {"a": shown}
 
 
+@pytest.mark.parametrize(
+    ("command", "is_found"),
+    [
+        ("proxy --api-key /secrets/api_key --target x", False),  # where the platform mounts it
+        ("export API_KEY=$(cat /secrets/api_key | tr -d x) && run", False),
+        ("curl https://example.com/encodings/p50k_base.tiktoken -o /opt/x", False),
+        ("run --api_key abcdef123 --port 80", True),
+        ("cat /secrets/api_key; run --api-key=abcdef123", True),
+        ("curl https://example.com/api_key=abcdef123", True),
+    ],
+)
+def test_the_file_of_a_secret_is_none(command: str, is_found: bool) -> None:
+    """Nor is the word behind it."""
+    assert bool(list(find_secrets(make_tree({"docker_server": {"start_command": command}})))) == is_found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", ["--token", "token='$ ", '--api-key "$', "key=<", "a='", "://a:"])
 def test_a_command_is_read_once(piece: str) -> None:

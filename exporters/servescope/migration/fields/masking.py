@@ -195,7 +195,8 @@ def _assigned(text: str) -> Iterator[str]:
         if found.end() < at or not _ends_as_secret(found["name"]):
             continue
         value = _VALUE.match(text, found.end())
-        if value and (not found["apart"] or _APART.fullmatch(found["name"])):
+        is_path = text.endswith("/", 0, found.start())  # a file that is called so, and the next word is not its value
+        if value and (not found["apart"] or (_APART.fullmatch(found["name"]) and not is_path)):
             at = value.end()
             yield _SCHEME.sub("", value.group())
 

@@ -179,7 +179,10 @@ def test_what_is_in_the_place_of_the_copy_stays(config: Path, tmp_path: Path, ki
     done = run("migrate", str(config), "--write")
 
     assert done.returncode == 2
-    assert "would be kept as config.yaml.v1, which is there already; nothing was written" in done.stdout
+    assert (
+        "would be kept as config.yaml.v1, which is there already: move that away first; nothing was written"
+        in done.stdout
+    )
     assert (names_in(config.parent), config.read_text(encoding="utf-8")) == (["config.yaml", "config.yaml.v1"], V1)
     assert other.read_text(encoding="utf-8") == V1
 

@@ -47,7 +47,7 @@ def replace_file(path: Path, target: Path, before: str, after: str, suffix: str)
         _check_writable(path, target)
         is_kept = os.path.lexists(kept)
         if is_kept and (kept.is_symlink() or not kept.is_file() or kept.read_bytes() != old):
-            _refuse(path, f"would be kept as {kept.name}, which is there already")
+            _refuse(path, f"would be kept as {kept.name}, which is there already: move that away first")
         with _writing(target.parent, after.encode()) as new, _writing(target.parent, old) as copy:
             for partial in (new, copy):
                 _take_attributes(path, partial, target)

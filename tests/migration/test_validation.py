@@ -138,8 +138,10 @@ def test_the_documented_message_for_fields_of_v1_in_v2(field: str) -> None:
         ("null", "is null, expected a mapping"),
         ("[]", "is a list, expected a mapping"),
         ("{tensor_parallel_size: 0}", "is 0, expected a whole number of 1 or more"),
+        ("{patch_kwargs: {a: {max_batch_size: 9}, max_seq_len: 9}}", "trt_llm.runtime.patch_kwargs.max_seq_len is "
+         "rejected: it is a field of its own, trt_llm.runtime.max_seq_len"),
     ],
-)
+)  # fmt: skip
 def test_errors_in_the_runtime_of_v2(runtime: str, expected: str) -> None:
     """v2's own limits, and the names of v1 that it does not have."""
     (error,) = found(V2.replace("{}", runtime))

@@ -430,6 +430,11 @@ def _check_v2(
     if build.find("checkpoint_repository") is None and _value(build, "skip_build_result") is not True:
         what = "is missing: it is required unless skip_build_result is true"
         yield wrong(build, "trt_llm.build.checkpoint_repository", what)
+    patches = trt_llm.find("runtime", "patch_kwargs")
+    for name, _ in each_entry(patches) if patches is not None else ():
+        if name.value in _V2_RUNTIME:
+            what = f"is rejected: it is a field of its own, trt_llm.runtime.{name.value}"
+            yield wrong(name, f"trt_llm.runtime.patch_kwargs.{name.value}", what)
     size = _whole(trt_llm, "runtime", "tensor_parallel_size", default=1)
     node = trt_llm.find("runtime", "tensor_parallel_size")
     if accelerator is None or size is None or size == count:

@@ -295,6 +295,8 @@ REGISTRY = "base_image: {{docker_auth: {{registry: r, auth_method: {}}}}}"
         (f"{V1}    max_seq_len: 32768\n  runtime: {{enable_chunked_context: false}}", [
          "trt_llm.build.max_seq_len is 32768, but without enable_chunked_context max_num_tokens, which is 8192, "
          "limits the context"]),
+        ("environment_variables: {A: null, B: ''}", [
+         "environment_variables.A is null, which the environment gets as the text None: give it a text, or remove it"]),
         (f"{V1}    max_seq_len: 32768", []),
         (f"{V1}    max_seq_len: 8192\n  runtime: {{enable_chunked_context: false}}", []),
         (f"{V1}    base_model: encoder\n    max_seq_len: 32768", [

@@ -62,6 +62,14 @@ class _Scalar(ValueShape):
     def text(self) -> str:
         return "a text"
 
+    def check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
+        """Null is no error: it is taken, but as a text."""
+        if node.value is None:
+            message = "is null, which the environment gets as the text None: give it a text, or remove it"
+            yield ConfigurationFinding("warning", path, node.line, node.column, message)
+        else:
+            yield from self._check(node, path)
+
     def _check(self, node: DocumentNode, path: str) -> Iterator[ConfigurationFinding]:
         if node.kind != "scalar":
             yield wrong(node, path, f"is a {node.kind}, expected a text")

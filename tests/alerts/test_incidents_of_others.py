@@ -244,6 +244,70 @@ def test_a_proxy_in_front_lets_a_third_through(incidents: Incidents) -> None:
     assert incidents.fired(life.series(), minutes) != {}
 
 
+def _starts(on: int, off: int, begins: int, minutes: int) -> tuple[dict[str, Stretches], list[tuple[int, float]]]:
+    """Pods that start for some minutes each and are ended, with a pause between them; and how many start."""
+    given: dict[str, Stretches] = {}
+    starting = [(begins, 0.0)]
+    for number, at in enumerate(range(begins, minutes - on - off, on + off)):
+        for name, value in (("servescope_target_up", 0.0), ("servescope_target_scrape_age_seconds", 15.0)):
+            given[of_replica(name, f"p{number}")] = [(at, None), (on, value), (minutes - at - on, None)]
+        starting += [(on, 1.0), (off, 0.0)]
+    return given, [*starting, (minutes - sum(length for length, _ in starting), 0.0)]
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("on", "off"), [(3, 3), (8, 2)])
+def test_starts_that_are_given_up(incidents: Incidents, on: int, off: int) -> None:
+    """Scaled to zero again before the first replica is ready, for ever: a ticket within an hour.
+
+    https://github.com/kserve/kserve/issues/1247
+    """
+    begins, minutes = 140, 260
+    given, starting = _starts(on, off, begins, minutes)
+    given[series("replica_count_by_status", {**_AUTOSCALER, "status": "active"})] = [(60, 1.0), (minutes - 60, 0.0)]
+    given[series("replica_count_by_status", {**_AUTOSCALER, "status": "starting"})] = starting
+    given[series("autoscaler_rounded_desired_scale", _AUTOSCALER)] = [(60, 1.0), (80, 0.0), *starting[1:]]
+
+    (found,) = incidents.fired(given, minutes).values()
+    assert re.findall(r'alertname="(\w+)"', found) == ["ServescopeColdStartSlow"]
+    times = {begins - 1: False, begins + 60: True}
+    assert incidents.firing(given, {"ServescopeColdStartSlow": times}) == {}
+
+
+@pytest.mark.proof
+# What a replica queues is compared with no other's: a queue of its own is a router's choice as well.
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="no alert compares the queues of replicas")
+def test_a_cache_that_fills_up_on_one_of_four(incidents: Incidents) -> None:
+    """Its KV cache is not freed, and the router keeps as many in flight there as elsewhere: a ticket within an hour.
+
+    https://github.com/sgl-project/sglang/issues/6778
+    """
+    minutes = _HOURS + 120
+    given = {**_well(4, minutes), **_replica("r0", _WELL, (120, 0.15, 8.0, 200.0), seconds=50.0)}
+    for number in range(4):
+        leaks = number == 0
+        given[of_replica("kv_cache_usage", f"r{number}")] = [(_HOURS, 0.4), (120, 1.0 if leaks else 0.4)]
+        given[of_replica("queued_requests", f"r{number}")] = [(_HOURS, 0.0), (120, 7.0 if leaks else 0.0)]
+
+    assert incidents.fired(given, minutes) != {}
+
+
+@pytest.mark.proof
+# An engine counts none of them; a router's own metrics do.
+@pytest.mark.xfail(strict=True, raises=AssertionError, reason="alerts on traffic know only that there is none")
+def test_one_of_four_refuses_at_once_and_attracts_all(incidents: Incidents) -> None:
+    """Its workers are gone, its server answers 500, and it has the least load: a ticket within half an hour.
+
+    https://github.com/vllm-project/vllm/issues/16259
+    """
+    minutes = _HOURS + 60
+    given = _well(4, minutes)
+    for number in range(4):
+        given |= _replica(f"r{number}", _WELL, (60, 0.1, 0.4, 200.0) if number else (60, 0.0, 0.0, 200.0))
+
+    assert incidents.fired(given, minutes) != {}
+
+
 # --- Ordinary life ----------------------------------------------------------------------------------------------------
 
 

@@ -44,6 +44,8 @@ _REMEMBERED = "remembered: "
 EQUIVALENT = {
     # Half of an average over three hours is met exactly by chance alone.
     "ServescopeAnswerLengthChanged": [">= became >"],
+    # Two conditions on replicas of the same status: one matcher suffices.
+    "ServescopeColdStartSlow": ["matcher dropped"] * 2,
     # Of the targets that ought to be seen: one that any collector reaches is among them anyway.
     "ServescopeFleetUnseen": ["the other end"],
     # What was known of a target of any role has that role's label.

@@ -798,6 +798,18 @@ PROOFS: Mapping[str, Proof] = {
             "nothing began lately": ({_STARTING: 1.0, _LAST_START: 1000.0}, 1.0),
         },
         labels=_with_status("starting"), lag=5, open_lag=4,
+        beside=(
+            Proof(
+                {_STARTING: 0.0, _ACTIVE: 0.0}, {_STARTING: _alternating(1, 0, each=4)}, 1.0,
+                {
+                    "three changes in half an hour": {_STARTING: _alternating(1, 0, each=10)},
+                    "one was active in between": {
+                        _STARTING: _alternating(1, 0, each=4), _ACTIVE: " ".join(["0"] * 24 + ["1"]),
+                    },
+                },
+                labels=_with_status("starting"), lag=12, late=20, open_late=19,
+            ),
+        ),
     ),
     "ServescopeNoActiveReplica": Proof(
         {_ACTIVE: 4.0, _FAILED: 0.0, _SENT: 4.0, _SHARE: 0.5}, {_ACTIVE: 0.0}, 0.0,

@@ -27,8 +27,10 @@ from servescope.alerting.rules.records import (
     FigureRef,
     FirstCheck,
     OverTime,
+    Present,
     Runbook,
     Scaled,
+    Subquery,
     Total,
     by_replica,
 )
@@ -87,30 +89,44 @@ REPLICA_ALERTS: Final = (
     ),
     Alert(
         "ServescopeColdStartSlow", "warning", "autoscaler", "replicas",
-        Except(
-            Compare(OverTime("min", _STARTING, "5m"), ">", 0.0),
-            # In a rolling update one starts after the other, and each of them is soon active.
-            Any((
-                Compare(_ACTIVE, ">", OverTime("min", _ACTIVE, "5m")),
-                Compare(_LAST_START, ">", OverTime("min", _LAST_START, "5m")),
+        Any((
+            Except(
+                Compare(OverTime("min", _STARTING, "5m"), ">", 0.0),
+                # In a rolling update one starts after the other, and each of them is soon active.
+                Any((
+                    Compare(_ACTIVE, ">", OverTime("min", _ACTIVE, "5m")),
+                    Compare(_LAST_START, ">", OverTime("min", _LAST_START, "5m")),
+                )),
+            ),
+            # What ends each start before its time may be what wanted it: then no replica is missing in between.
+            All((
+                Present(OverTime("max", _STARTING, "30m")),
+                Compare(OverTime("changes", _STARTING, "30m"), ">=", _FAILURES),
+                Compare(Subquery("max", Total(_ACTIVE, DEPLOYMENT_LABELS), "30m", every="1m"), "==", 0.0),
             )),
-        ),
+        )),
         "Replicas take too long to start.",
         f"{NUMBER} replicas of {WHO} or more are starting, and none has become active for more than "
         f"{waited('5m')}.",
         Runbook(
             f"There has been at least one starting replica at all times for {waited('5m')}, and within that time no "
-            "replica became active and no process of the deployment began.",
-            "Nothing at a low load. At a high load requests queue, as the capacity that was requested is missing.",
-            "Find out what the start waits for: a machine, the image, the weights, compilation, or the health check.",
+            "replica became active and no process of the deployment began. Or the number of starting ones changed "
+            f"{_FAILURES:g} times or more within 30 minutes while none was active: starts are given up before they are "
+            "done.",
+            "Nothing at a low load. At a high load requests queue, as the capacity that was requested is missing. "
+            "Without any active replica every request fails or waits.",
+            "Find out what the start waits for: a machine, the image, the weights, compilation, or the health check. "
+            "If `starting` comes and goes, find out who ends the start: an autoscaler that scales to zero sooner than "
+            "a start takes, a deadline of the orchestrator, or a liveness probe.",
             "If it waits for a machine or an image, that is the orchestrator's: free a GPU, or choose another machine. "
             "If the process runs, its log says how far it is. For the next time: keep the weights close to the "
-            "machines, or raise min_replica so that bursts do not wait for a start.",
+            "machines, or raise min_replica so that bursts do not wait for a start. If starts are given up, raise "
+            "min_replica at once, and then the time or the probe that ends them.",
             "A rolling update whose new replicas replace old ones within one scrape, on an engine that does not show "
             "when its process began.",
             FirstCheck(
                 FigureRef("replica_count_by_status"),
-                "`starting` is level, `active` is not rising.",
+                "`starting` is level or comes and goes, `active` is not rising.",
                 "`starting` falls and `active` rises: it was only slow.",
                 by_replica("replica_start_time_seconds"),
                 "A replica with a line runs a process that loads or compiles. One without has no process yet: the "

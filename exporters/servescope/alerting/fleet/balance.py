@@ -167,14 +167,17 @@ BALANCE_ALERTS: Final = (
             "cache is cold. `cut`: its answers are most likely no text. No objective is violated for hours.",
             "`slow`: compare its requests in flight with those of the others: if it has many more, the router prefers "
             "it. If not, on its machine: `nvidia-smi -q -d PERFORMANCE` shows throttling, `dmesg | grep -i xid` "
-            "errors, `nvidia-smi` whether another program is on the GPU. `idle`: compare the router's list of workers "
-            "and their health checks with the engines that run: was it restarted, or did it get another address? "
+            "errors, `nvidia-smi` whether another program is on the GPU. `idle`: send it a request. If it answers "
+            "with an error, its server runs and its engine does not, and what it refuses is counted nowhere. If it "
+            "serves, compare the router's list of workers and their health checks with the engines that run: was it "
+            "restarted, or did it get another address? "
             "`holding`: compare its requests in flight with the connections to it, and search its log for requests "
             "that were aborted and go on. `restarting`: read the last lines that it logged before it ended, and the "
             "reason that the orchestrator has for it: out of memory, a liveness probe, a device error. `cut`: send it "
             "a request yourself, and read the answer: one token again and again, as of logits that are no numbers?",
             "`slow`: take the replica out of routing, and have its machine drained and examined. Start one elsewhere "
-            "in its place. `idle`: register it with the router again, or restart a router that does not find it. "
+            "in its place. `idle`: take one that answers with errors out of routing, and restart it; register one that "
+            "serves with the router again, or restart a router that does not find it. "
             "`holding`: take it out of routing, and restart it once the others have its requests. `restarting`: drain "
             "its machine if the others run the same version, else roll back. `cut`: take it out of routing, and "
             "restart it.",

@@ -90,7 +90,8 @@ TELEMETRY_ALERTS: Final = (
             "Fix what the error names: the address, the credentials, the timeout, a proxy that truncates responses. "
             "If the target is down, let the orchestrator replace it.",
             "A replica that was removed and is still listed; a new one that takes longer than "
-            f"{in_words(START_GRACE)} to start, before which the alert cannot fire unless it was up.",
+            f"{in_words(START_GRACE)} to start, before which the alert cannot fire unless it was up; one of a few that "
+            "is restarted under its name, as of a StatefulSet, and loads weights for more than 10 minutes.",
             FirstCheck(
                 Extreme("min", target_up(), ANY_PHASE),
                 "0, and level: a target of the deployment does not answer.",

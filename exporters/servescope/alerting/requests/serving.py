@@ -100,8 +100,10 @@ SERVING_ALERTS: Final = (
             "seconds on average. The alert stays active while none ends.",
             "Requests hang until they time out. `hung`: those of this replica, and the router keeps sending it more. "
             "`unanswered`: all.",
-            "On the replica's machine: `nvidia-smi` for a lost GPU, `dmesg | grep -i xid` for its errors, its log for "
-            "a collective operation that waits for another GPU. `unanswered`: is one request computed that does not "
+            "Send the replica a request of a few tokens. If it is answered, the replica serves, and shows requests "
+            "whose clients left all at once, as vLLM may until its next request: that ends the alert. If not, on the "
+            "replica's machine: `nvidia-smi` for a lost GPU, `dmesg | grep -i xid` for its errors, its log for a "
+            "collective operation that waits for another GPU. `unanswered`: is one request computed that does not "
             "end, while the others wait? Its log names its id and its limit of tokens.",
             "Take the replica out of routing first. Then save its stacks (`py-spy dump --pid`), then restart it. Abort "
             "a request that does not end, and set a limit of tokens for all.",
@@ -152,10 +154,13 @@ SERVING_ALERTS: Final = (
             f"1/{_USUAL:g} as long at this time of each of the two days before does not count, as of a batch of every "
             "night.",
             "Users wait longer and longer for the first word, until requests are refused or time out.",
-            "Compare the request rate and the input tokens per request with earlier: is there more to do? If not, the "
-            "engines do less: compare the active replicas, the KV cache in use and the preemptions.",
+            "Is it the router that has the queue, while engines have room? Then it holds requests back: it knows fewer "
+            "engines than run, takes them for full by figures that it no longer reads, or is at a limit of its own. If "
+            "not, compare the request rate and the input tokens per request with earlier: is there more to do? Else "
+            "the engines do less: compare the active replicas, the KV cache in use and the preemptions.",
             "Add replicas; follow the alerts on the autoscaler if it does not. If no more can be had, limit the client "
-            "that sends most, or route part of the traffic to the other stack.",
+            "that sends most, or route part of the traffic to the other stack. A router that holds requests back: "
+            "restart it; more replicas do not help.",
             "A batch of offline requests sent at once, for the first two days. Dynamo's frontend counts a request as "
             "queued until its first token: prompts that take longer than their answers look like a queue there; raise "
             "queue_share.",

@@ -113,7 +113,8 @@ UNANSWERED_ALERTS: Final = (
             "Look at the tokens per second and the queue of the replica that holds them, and in its log for a blocked "
             "transfer of KV, a lost worker or a client that reads nothing.",
             "Take the replica that holds them out of routing, save its stacks (`py-spy dump --pid`) and restart it: "
-            "what hangs ends with the process. Of Dynamo restart the worker, not the frontend.",
+            "what hangs ends with the process. Of Dynamo restart the worker, not the frontend. Restart a router whose "
+            "list of workers has one that no longer runs.",
             "A batch of requests that take far longer than all others, until the first of them end; a load of many "
             "times what the engines serve, which ServescopeQueueGrowing reports.",
             FirstCheck(
@@ -122,7 +123,8 @@ UNANSWERED_ALERTS: Final = (
                 "rising with the request rate: there is more traffic, see the queue.",
                 by_replica("concurrent_requests"),
                 "One replica holds far more than the others: it hangs. All hold more: what they share hangs, such as "
-                "the KV transfer or the router.",
+                "the KV transfer. A router holds more, and the engines behind it do not: it sends requests to one that "
+                "is gone.",
             ),
             (ABORTS, HANG),
             "Do not add replicas: new requests would hang there, too, if their cause is shared.",

@@ -41,12 +41,13 @@ _VIOLATIONS: Mapping[str, _Violation] = MappingProxyType(
         "time_to_first_token": _Violation(
             notice="Users wait longer for the first word of their answers; the impatient ones give up.",
             apart="All replicas alike: the load, the prompts, or the last change. A single one: its machine, or a "
-            "cache that is empty since its restart.",
+            "cache that is empty since its restart. A router alone: requests wait there, and not in the engines.",
             cause="Is there a queue? Then there is too little capacity: more traffic, longer prompts, or fewer "
             "replicas. Is there none? Then prompts take longer: they are longer, or fewer of them are cached since a "
             "restart or a change of the router.",
             now="A single slow replica: take it out of routing. A queue: add replicas, or limit the client that sends "
-            "most. Neither: roll back the last change of engine, model or router.",
+            "most; where a router alone has it, restart that. Neither: roll back the last change of engine, model or "
+            "router.",
             avoid="Do not restart all replicas: their caches would be empty, and every prompt takes longer still.",
             by_nature="A new share of requests that are slow by nature, such as very long prompts.",
             playbooks=(FIRST_TOKEN, PREFIX_CACHE),

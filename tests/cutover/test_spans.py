@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 import pytest
 
+from servescope.cutover.comparison.spans import Span, harmful_spans
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.judgement import EffectSpan, Judgement, MetricJudgement, OverallRatio
 from servescope.cutover.statistics.counts import (
@@ -25,6 +27,29 @@ from tests.support.cutover_evidence import Side, metric_of
 FAST = Side(replicas=2, slower=0.4, first_token=0.8)
 SLOW = Side(replicas=2, slower=1.6)
 EQUAL = Side(replicas=2)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison whose effect is not proven to have changed."""
+
+    all: Span
+    divided: tuple[Span, Span]
+
+    def whole(self, end: int) -> Span:
+        """All of it."""
+        assert end == self.all.end
+        return self.all
+
+    def parts(self, end: int) -> tuple[Span, ...]:
+        """None."""
+        assert end == self.all.end
+        return ()
+
+    def worst(self, end: int) -> tuple[Span, Span]:
+        """Where the lower limit is highest."""
+        assert end == self.all.end
+        return self.divided
 
 
 @cache
@@ -73,6 +98,7 @@ def check_claims(judgement: Judgement) -> None:
             case "probable" | "proven cost":
                 assert low <= margin, said
                 assert ratio > floor or "more slow requests" in said or "since" in said, said
+                assert low > 1.0 or "more slow requests" in said or "limits are stricter" in said, said
             case "not worse" | "better":
                 assert high <= margin * (1.0 + 1e-9) or "proven rarer" in said, said
             case "needs data" | "pods too few":
@@ -117,6 +143,28 @@ def test_nothing_is_claimed_that_its_interval_contradicts(case: int, block: int)
     judgement = world.judge(world.story.started_ms + block * BLOCK_MS)
     check_intervals(judgement)
     check_claims(judgement)
+
+
+def test_an_interval_that_does_not_show_the_harm_says_so() -> None:
+    """Errors have most of the level of harm, and limits are of all metrics alike."""
+    world = make_world(Phase(Side(replicas=4, errors=0.0035), 4), seed=2)
+    errors = metric_of(world.judge(world.story.started_ms + 25 * BLOCK_MS), "request_error_share")
+    assert (errors.verdict, errors.cause) == ("DEGRADED", "probable")
+    assert errors.low is not None
+    assert errors.low < 1.0
+    assert errors.reason.endswith("not beyond the margin of 2 ×; its limits are stricter, and do not show it")
+
+
+def test_what_proves_nothing_is_not_divided_where_no_change_is_proven() -> None:
+    """As of a flood, which proves harm that no limit shows: all of it is shown, and no time since when it is so."""
+    whole, before, since = (
+        Span(first, end, cost, low, 3.0, 0.002, (100.0, 100.0), None, 10)
+        for first, end, cost, low in ((0, 20, 2.4, -0.4), (0, 10, 2.5, -0.5), (10, 20, 2.3, -0.2))
+    )
+    assert harmful_spans(Compared(whole, (before, since)), 20, (0.7, 0.0)) == (whole, ())
+    proving = replace(since, low=0.1)
+    assert harmful_spans(Compared(whole, (before, proving)), 20, (0.7, 0.0)) == (whole, ())
+    assert harmful_spans(Compared(whole, (before, proving)), 20, (0.0,)) == (proving, (before, proving))
 
 
 @pytest.mark.slow

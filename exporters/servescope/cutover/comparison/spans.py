@@ -91,7 +91,8 @@ def harmful_spans(compared: Comparison, end: int, bounds: Sequence[float]) -> tu
     """The span that shows a cost above the first of the `bounds` that any shows, with all where the effect has changed.
 
     It is the latest whose lower limit is above the bound, else that of the highest lower limit whose estimate is; and
-    all that was compared where there is none.
+    all that was compared where there is none. What proves nothing is divided only where the effect is proven to have
+    changed, or where all of it together does not cost as much.
     """
     whole, parts = compared.whole(end), compared.parts(end)
     for bound in bounds:
@@ -101,7 +102,7 @@ def harmful_spans(compared: Comparison, end: int, bounds: Sequence[float]) -> tu
             proven = [each for each in above if each[0].low > bound]
             if proven:
                 return proven[-1]
-            costly += above
+            costly = costly or above
         if costly:
             return max(costly, key=lambda each: each[0].low)
     return whole, parts

@@ -58,7 +58,7 @@ def _times(change: float) -> str:
     return f"{times:.0f}" if times >= 99.5 else f"{times:.2g}" if times >= 0.01 or times == 0.0 else "less than 0.01"
 
 
-def _change(track: MetricTrack, found: Shown) -> str:
+def _change(track: MetricTrack, found: Shown, block: int) -> str:
     """What harms, with its interval, as the change of the metric itself; since when, where the effect has changed."""
     shown, parts = found
     if shown is None:
@@ -67,6 +67,8 @@ def _change(track: MetricTrack, found: Shown) -> str:
     if track.judged.kind != "events" and not shown.cost > floor:
         mean = f", though its mean is {_against(track, shown)}" if math.isfinite(shown.cost) else ""
         return f"has more slow requests than on v1{mean}"
+    if not shown.low > 0.0 and _is_slow(track, block):
+        return f"has more slow requests than on v1, and its mean is {_against(track, shown)}"
     if not parts:
         return _is(track, shown, "is")
     if shown is parts[-1]:
@@ -74,6 +76,20 @@ def _change(track: MetricTrack, found: Shown) -> str:
         return f"{_is(track, shown, 'became')} since {_time(track, shown.first)}{until}"
     ended = f"until {_time(track, shown.end)}"
     return f"{_is(track, shown, 'was')} {ended}, and {_rate(track, parts[-1])} since"
+
+
+def _is_slow(track: MetricTrack, block: int) -> bool:
+    """Whether a limit shows that v2 has more slow requests."""
+    slow_low = track.path.slow_low if track.path is not None else None
+    return slow_low is not None and bool(slow_low()[block] > 0.0)
+
+
+def _wide(track: MetricTrack, found: Shown, block: int, bound: float) -> str:
+    """That an interval does not show what is proven: its limits hold for all metrics, and from every block on."""
+    shown = found[0]
+    if shown is None or shown.low > bound or _is_slow(track, block) or not shown.cost > bound:
+        return ""
+    return "; its limits are stricter, and do not show it"
 
 
 def _flood(track: MetricTrack, block: int, shown: Span | None) -> str:
@@ -139,14 +155,19 @@ def explain(track: MetricTrack, block: int, eta_seconds: float | None = None, sh
                     f"{_margin(track)}, at {interval}"
                 )
             within = f"a proven cost{'; all of the stage is' if parts else ','} within the margin of {_margin(track)}"
-            return f"{title} {_change(track, (cost, parts))}: {within}"
+            return f"{title} {_change(track, (cost, parts), block)}: {within}"
         case "beyond margin":
-            beyond = f"beyond the margin of {_margin(track)}{_flood(track, block, shown[0])}"
-            return f"{title} {_change(track, shown)}, {beyond}"
+            why = _flood(track, block, shown[0]) or _wide(track, shown, block, track.margin)
+            return f"{title} {_change(track, shown, block)}, beyond the margin of {_margin(track)}{why}"
         case "probable":
-            return f"{title} {_change(track, shown)}: harm is proven, though not beyond the margin of {_margin(track)}"
+            proven = (
+                f"harm is proven, though not beyond the margin of {_margin(track)}{_wide(track, shown, block, 0.0)}"
+            )
+            return f"{title} {_change(track, shown, block)}: {proven}"
         case "explained by reuse" | "explained by load":
-            return f"{title} {_change(track, shown)}, {cause}: {_sensitivity(track, block)}{_lasting(track, block)}"
+            return (
+                f"{title} {_change(track, shown, block)}, {cause}: {_sensitivity(track, block)}{_lasting(track, block)}"
+            )
         case "objective":
             v1, v2 = (_of(arm.above[:, block].sum(), arm.below[:, block].sum()) for arm in (track.v1, track.v2))
             return f"{title}: {v2} requests to v2 within five minutes, {v1} to v1, and more than one block of it"

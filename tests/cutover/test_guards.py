@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -64,6 +65,16 @@ def test_harm_beyond_speed_and_errors_is_not_healthy(v2: Side, v1: Side, hours: 
     assert said in judgement.reason or any(
         said in each.reason for each in judgement.metrics if each.guard and each.verdict == "DEGRADED"
     )
+
+
+def test_requests_that_last_longer_as_their_answers_are_longer_are_noted() -> None:
+    """Beside the harm, which v2 may have caused; what lasts longer for another reason has no such note."""
+    slower = Side(replicas=3, slower=1.3)
+    for v2, said in ((replace(slower, tokens=1.3), "v2's answers are "), (slower, "")):
+        judgement = judged(v2, hours=4)
+        assert metric_of(judgement, "request_duration_seconds").verdict == "DEGRADED"
+        found = [each for each in judgement.notes if each.startswith("v2's answers")]
+        assert [each[: len(said)] for each in found] == ([said] if said else [])
 
 
 def test_equal_stacks_are_healthy_with_every_guard() -> None:

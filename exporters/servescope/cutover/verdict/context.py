@@ -20,7 +20,7 @@ from servescope.cutover.judgement import ArmState, PromptMix, StageState
 from servescope.cutover.plan.plan import CutoverPlan, FrozenPlan
 from servescope.cutover.verdict.ended import ScrapedBlocks
 from servescope.cutover.verdict.stage import StageTrack
-from servescope.cutover.verdict.tracks import MetricTrack
+from servescope.cutover.verdict.tracks import DEGRADED, MetricTrack
 from servescope.increments.blocks import BLOCK_MS
 from servescope.settings.values import format_instant, format_wait
 
@@ -182,10 +182,27 @@ def notes_of(
             paid = f"cost nothing: its {requests} until then were not slower than v1's"
         notes.append(f"warming up took v2 up to {format_wait(warmth.seconds)} and {paid}")
     notes.extend(_section_notes(stage))
+    notes.extend(_answer_notes(stage))
     notes.extend(_replica_notes(folded, stage))
     notes.extend(each for each in (load_note(frozen, stage), *_share_notes(frozen, folded, stage, evidence)) if each)
     notes.extend(configuration_notes(frozen.plan, evidence))
     return tuple(notes)
+
+
+def _answer_notes(stage: StageTrack) -> list[str]:
+    """That requests last longer as their answers are longer: by v2, or by users who ask it for more."""
+    duration, answers = (stage.tracks.get(name) for name in ("request_duration_seconds", "output_tokens_per_request"))
+    if duration is None or answers is None or answers.plan.better != "lower":
+        return []
+    if not stage.blocks.size or not duration.codes[-1] == answers.codes[-1] == DEGRADED:
+        return []
+    longer, _ = answers.shown(len(answers.codes) - 1)
+    if longer is None:
+        return []
+    return [
+        f"v2's answers are {100.0 * math.expm1(longer.cost):.0f} % longer than v1's, so that requests last longer: "
+        "time per output token says whether v2 is slower, and users of one stack only may ask for longer answers"
+    ]
 
 
 def _section_notes(stage: StageTrack) -> list[str]:

@@ -21,6 +21,7 @@ from tests.alerts.support.incidents import Stretches, on_deployments, rule_group
 from tests.alerts.support.ordinary import Life
 from tests.support.filled_prometheus import RETENTION, START_SECONDS, fill
 from tests.support.prometheus import running
+from tests.support.waiting import deadline_seconds
 
 _MINUTE_MS: Final = 60_000
 _EVERY_MINUTES: Final = 2
@@ -39,7 +40,7 @@ def fired_in_life(life: Life, *, prometheus: Path, promtool: Path, folder: Path)
         seconds=60 * life.minutes, interval="60s", files=[file], options=_OPTIONS,
     )  # fmt: skip
     with running(prometheus, folder, {}, options=(*RETENTION, *_OPTIONS)) as server:
-        client = Prometheus(f"http://127.0.0.1:{server.port}")
+        client = Prometheus(f"http://127.0.0.1:{server.port}", timeout_seconds=deadline_seconds())
         rules = [rule for group in groups for rule in group["rules"] if "alert" in rule]
         return {rule["alert"]: found for rule in rules if (found := _fired(client, rule, life.minutes))}
 

@@ -12,7 +12,7 @@ from servescope.migration.fields.config_yaml import CONFIG
 from servescope.migration.fields.llm_config import AUTOSCALING_SETTINGS, LLM_CONFIG
 from servescope.migration.fields.trt_llm import TRT_LLM
 from servescope.migration.translation.backend_fates import OPTIMISATION_FATES, PIPELINE_FATES
-from servescope.migration.translation.fates import FATES, MEANINGS, FieldFate
+from servescope.migration.translation.fates import FATES, FieldFate, meaning
 
 
 def list_fields(table: TableShape, prefix: str = "") -> Iterator[tuple[str, FieldShape]]:
@@ -49,7 +49,7 @@ def _moved_rows() -> Iterator[tuple[str, ...]]:
             continue
         onto = f"`{fate.v2}{path.removeprefix(fate.v1)}`" if fate.v2 else "–"
         is_within = path != fate.v1
-        happens = f"as `{fate.v1}`" if is_within else f"{MEANINGS[fate.kind]}. {fate.why} {fate.todo}".strip()
+        happens = f"as `{fate.v1}`" if is_within else f"{meaning(fate.kind)}. {fate.why} {fate.todo}".strip()
         source = fate.source if fate.source == field.source else f"{fate.source}, {field.source}"
         yield f"`{path}`", onto, field.shape.text, _default(field), happens, source
 
@@ -94,7 +94,7 @@ def _backend_rows() -> Iterator[tuple[str, ...]]:
     for path, field in (each for shape in BACKEND_SERVER.values() for each in list_fields(shape)):
         if (fate := fates.get(path)) is None:
             continue  # a mapping whose fields have rows of their own
-        kind = "stops the move where it is set" if fate.kind == "blocking" else MEANINGS[fate.kind]
+        kind = "stops the move where it is set" if fate.kind == "blocking" else meaning(fate.kind)
         onto = f"`{fate.v2}`" if fate.v2 else "–"
         source = ", ".join(dict.fromkeys((field.source, fate.source)))
         for backend, text in _list_backends(path, field):

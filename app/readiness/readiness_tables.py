@@ -10,7 +10,7 @@ from app.elements.plain import escape
 from servescope.migration.document.shapes import ConfigurationFinding, show
 from servescope.migration.fields.meaning import TITLES, MeaningChange
 from servescope.migration.report import SOURCES
-from servescope.migration.translation.fates import MEANINGS
+from servescope.migration.translation.fates import meaning
 from servescope.migration.translation.translation import FieldChange
 
 MOST_ROWS: Final = 200
@@ -51,7 +51,7 @@ def _change_cells(change: FieldChange) -> Iterable[str]:
     removed = [f"removed with it, line {each.line}: {each.text}" for each in change.comments]
     below = draw_lines([*([change.todo] if change.todo else []), *removed])
     source = SOURCES.get(change.source, change.source)
-    yield cell("What happens", escape(f"{MEANINGS[change.kind]}. {change.why} [{source}]"), below)
+    yield cell("What happens", escape(f"{meaning(change.kind)}. {change.why} [{source}]"), below)
 
 
 def _field(path: str, value: object) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from servescope.migration.fields.trt_llm import Stack
 from servescope.migration.traffic.token_report import targets_json, targets_schema
 from servescope.migration.traffic.token_target import TokenTargets
 from servescope.migration.translation.checklist import Checklist, make_checklist
-from servescope.migration.translation.fates import MEANINGS
+from servescope.migration.translation.fates import MEANINGS, meaning
 from servescope.migration.translation.translation import FieldChange, Migration, Question
 from servescope.settings.json_schema import closed_object
 
@@ -89,9 +89,8 @@ def describe(report: FileReport) -> str:
 def describe_summary(reports: Sequence[FileReport]) -> str:
     """One line on all files."""
     counts = Counter("blocked" if _is_blocked(each) else _COUNTED[each.status] for each in reports)
-    kinds = [*_COUNTED.values()]
-    kinds.insert(-1, "blocked")
-    shown = ", ".join(f"{counts[kind]} {kind}" for kind in kinds if counts[kind])
+    *others, errors = _COUNTED.values()
+    shown = ", ".join(f"{counts[kind]} {kind}" for kind in (*others, "blocked", errors) if counts[kind])
     return f"{len(reports)} {'file' if len(reports) == 1 else 'files'}: {shown or 'none to migrate'}"
 
 
@@ -250,7 +249,7 @@ def _describe_change(change: FieldChange, to: Stack) -> Iterator[str]:
     before = f"{change.before}: {show(change.value)}" if change.before else ""
     after = f"{change.after}: {show(change.new_value)}" if change.after else ""
     arrow = " → ".join(part for part in (before, after) if part)
-    yield f"  line {change.line}  {arrow}  ({MEANINGS[change.kind].replace('v2', to)})"  # worded for the way to v2
+    yield f"  line {change.line}  {arrow}  ({meaning(change.kind, to)})"
     yield f"      {change.why} [{change.source}]" + (f" {change.todo}" if change.todo else "")
     for comment in change.comments:
         yield f"      removed with it, line {comment.line}: {comment.text}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-from servescope.migration.fields.trt_llm import TRUSS
+from servescope.migration.fields.trt_llm import TRUSS, Stack
 
 FateKind = Literal["set", "kept", "moved", "renamed", "automatic", "unsupported", "blocking"]
 
@@ -16,10 +16,15 @@ MEANINGS: Final[Mapping[FateKind, str]] = MappingProxyType({
     "kept": "kept as it is",
     "moved": "moved",
     "renamed": "renamed",
-    "automatic": "dropped, as v2 does it automatically",
-    "unsupported": "dropped, as v2 has no equivalent",
+    "automatic": "dropped, as {to} does it automatically",
+    "unsupported": "dropped, as {to} has no equivalent",
     "blocking": "stops the move",
 })  # fmt: skip
+
+
+def meaning(kind: FateKind, to: Stack = "v2") -> str:
+    """What happens to a field on the way to a stack, in words."""
+    return MEANINGS[kind].format(to=to)
 
 
 @dataclass(frozen=True, slots=True)

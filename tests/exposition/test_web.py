@@ -170,14 +170,22 @@ def test_another_path_is_404(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("ask_app", [ask_asgi, ask_wsgi])
-@pytest.mark.parametrize(("path", "status"), [("", 200), ("/", 200), ("/metrics", 404), ("/x", 404)])
+@pytest.mark.parametrize(("path", "status"), [("", 200), ("/", 200), ("/metrics", 200), ("/x", 404)])
 def test_a_mounted_app_answers_at_its_mount_point(
     ask_app: Ask, engine: EngineInstruments, path: str, status: int
 ) -> None:
-    """With or without a slash, and nowhere else."""
+    """With or without a slash, at `/metrics` below it, and nowhere else."""
     app = make_asgi_app(engine) if ask_app is ask_asgi else make_wsgi_app(engine)
     asked = f"/watch{path}" if ask_app is ask_asgi else path  # ASGI's path includes the mount point, WSGI's does not
     assert ask_app(app, asked, mount="/watch").status == status
+
+
+@pytest.mark.parametrize(("path", "status"), [("/watch", 200), ("/watch/", 200), ("/watch/x", 404), ("/tch", 404)])
+def test_a_mounted_app_answers_behind_a_proxy_that_takes_off_a_prefix(
+    engine: EngineInstruments, path: str, status: int
+) -> None:
+    """As `FastAPI(root_path="/api")` has it: the mount point has the prefix, and the path does not."""
+    assert ask_asgi(make_asgi_app(engine), path, mount="/api/watch").status == status
 
 
 def test_a_page_that_fails_is_a_500(

@@ -1,7 +1,6 @@
 """The page as an app to mount in a web server: ASGI and WSGI.
 
-A mounted app responds at its mount point, with or without a trailing slash; one that is served alone also at
-`/metrics`.
+An app responds at its mount point, with or without a trailing slash, and at `/metrics` below it.
 """
 
 from __future__ import annotations
@@ -61,8 +60,8 @@ class AsgiApp:
 
     async def _respond(self, scope: Message, send: Send) -> None:
         path, mount = scope["path"], scope.get("root_path", "")
-        # The standard's path includes the mount point; older frameworks take it off.
-        found = _is_page(path.removeprefix(mount), mounted=bool(mount)) or (bool(mount) and path in ("", "/"))
+        # The standard's path includes the mount point; older frameworks take it off, and proxies what they add to it.
+        found = _is_page(path.removeprefix(mount)) or mount.endswith(path.rstrip("/"))
         response = refusal(scope["method"], found=found, where=_WHERE) or await self._page(scope)
         headers = [(name.lower().encode(), value.encode()) for name, value in response.headers]
         await send({"type": "http.response.start", "status": response.status.value, "headers": headers})
@@ -92,7 +91,7 @@ class WsgiApp:
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         """Answer one request."""
         method = environ["REQUEST_METHOD"]
-        found = _is_page(environ.get("PATH_INFO", ""), mounted=bool(environ.get("SCRIPT_NAME")))
+        found = _is_page(environ.get("PATH_INFO", ""))
         response = refusal(method, found=found, where=_WHERE) or self._pages.response(
             environ.get("HTTP_ACCEPT"), environ.get("HTTP_ACCEPT_ENCODING")
         )
@@ -100,8 +99,8 @@ class WsgiApp:
         return [] if method == "HEAD" else [response.body]
 
 
-def _is_page(path: str, *, mounted: bool) -> bool:
-    return path in ("", "/") or (path == PATH and not mounted)
+def _is_page(path: str) -> bool:
+    return path in ("", "/", PATH)
 
 
 def _header(scope: Message, name: bytes) -> str | None:

@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from opentelemetry.proto.metrics.v1 import metrics_pb2 as otlp
@@ -473,6 +474,18 @@ def test_it_pushes_by_itself_and_once_more_at_the_end(engine: EngineInstruments,
         engine.count_preemptions(3)
     assert receiver.metrics()["servescope.preemptions"].sum.data_points[0].as_int == 3
     assert not pusher.flush()
+
+
+def test_a_thread_that_goes_on_in_a_forked_child_pushes_nothing(
+    engine: EngineInstruments, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As gevent's do: what the child counts is not the parent's."""
+    with push(engine, endpoint=receiver.url, interval_seconds=0.02) as pusher, monkeypatch.context() as child:
+        waited = Mock(wraps=pusher._closing.wait)
+        child.setattr(pusher._closing, "wait", waited)
+        child.setattr(pusher, "_process", 0)
+        wait_for(lambda: waited.call_count > 2, "three intervals")
+        assert not receiver.requests
 
 
 class Stuck:

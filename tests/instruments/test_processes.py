@@ -534,6 +534,18 @@ def test_forks_amid_readings_join_and_add_up(name: str) -> None:
         assert balanced(group)
 
 
+def test_a_thread_that_goes_on_in_a_forked_child_counts_nothing_twice(name: str) -> None:
+    """As gevent's do: the child's own thread is the one that takes part."""
+    engine = EngineInstruments(IDENTITY)
+    with ProcessGroup(name, engine) as group:
+        before = group._member
+        group._join_in_child()
+        before._thread.join(5 * keeper.RETRY_SECONDS)
+        serve_requests(engine, 1)
+        assert started(group) == 1
+        assert value(group, "servescope_group_processes") == 1
+
+
 @pytest.mark.slow
 def test_any_process_of_the_group_shows_all_of_it(name: str) -> None:
     """A scrape that reaches any worker shows the whole engine."""

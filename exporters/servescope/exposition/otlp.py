@@ -162,8 +162,9 @@ class OtlpPusher(Closing):
             source.close()
 
     def _run(self) -> None:
+        # gevent goes on with its threads in a forked child, where this does nothing.
         while not self._closing.wait(self._interval_seconds):
-            self._export()
+            self.flush()
         self._export()
 
     def _export(self) -> bool:

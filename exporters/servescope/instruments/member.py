@@ -77,6 +77,7 @@ class Member:
         self._keeper = Keeper(self._part)
         self._warned = False
         self._left = False
+        self._abandoned = False
         # What this process would go on with as the keeper, and when it may become it.
         self._snapshot: list[bytes] | None = None
         self._snapshot_at = -float("inf")
@@ -101,7 +102,8 @@ class Member:
         self._thread.join(_END_SECONDS)
 
     def abandon(self) -> None:
-        """Close what a forked child has of its parent's; the thread does not run there."""
+        """Close what a forked child has of its parent's; the thread does not run there, unless it is gevent's."""
+        self._abandoned = self._warned = self._part.closing = True
         self._sockets.abandon()
 
     # --- the thread ---------------------------------------------------------------------------------------------------
@@ -109,6 +111,9 @@ class Member:
     def _run(self) -> None:
         while not self._part.closing:
             self._try_to_participate()
+        if self._abandoned:
+            # gevent reports it as an error when a thread ends in a child that was forked after it began.
+            threading.Event().wait()
         # It may be closed before it followed a keeper, or between two: the next connection hands over what it counted.
         until = time.monotonic() + GOODBYE_SECONDS
         while not self._left and not self.refused and time.monotonic() < until:

@@ -198,7 +198,9 @@ class Sockets:
 
     def _new(self) -> socket.socket:
         with _fork_lock:
-            opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            # Not by SOCK_NONBLOCK: gevent's sockets wait in spite of it.
+            opened.setblocking(False)
             self._open.add(opened)
         return opened
 

@@ -488,6 +488,18 @@ def test_a_thread_that_goes_on_in_a_forked_child_pushes_nothing(
         assert not receiver.requests
 
 
+def test_an_export_is_no_request_of_the_application(engine: EngineInstruments) -> None:
+    """Where OpenTelemetry instruments the HTTP client, as it does for the SDK's own readers."""
+    from opentelemetry import context
+
+    suppressed: list[object] = []
+    exporter = Mock(export=lambda _: suppressed.append(context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY)))
+    with push(engine, exporter=exporter) as pusher:
+        pusher.flush()
+        assert context.get_value(context._SUPPRESS_INSTRUMENTATION_KEY) is None
+    assert suppressed == [True, True]
+
+
 class Stuck:
     """An exporter whose export does not end before it is shut down."""
 

@@ -186,11 +186,17 @@ class OtlpPusher(Closing):
             return acknowledged
 
     def _send(self, read: list[tuple[_Source, list[SeriesState]]], now: float) -> bool:
+        from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY, attach, detach, set_value
         from opentelemetry.sdk.metrics.export import MetricExportResult
 
         acknowledged = self._acknowledged if self._settings.temporality == "delta" else None
         data = metrics_data([(source.resource, series) for source, series in read], acknowledged, now)
-        return self._exporter.export(data) is MetricExportResult.SUCCESS
+        # As the SDK's readers do: where requests are instrumented, an export is none of the application's.
+        token = attach(set_value(_SUPPRESS_INSTRUMENTATION_KEY, True))
+        try:
+            return self._exporter.export(data) is MetricExportResult.SUCCESS
+        finally:
+            detach(token)
 
     def _log_change(self, acknowledged: bool, cause: Exception | None) -> None:
         """Log the first failure of a row, and the success that ends it."""

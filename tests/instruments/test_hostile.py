@@ -360,6 +360,18 @@ def test_recording_in_a_signal_handler_does_not_block() -> None:
     assert value(engine, "concurrent_requests") == 0
 
 
+def test_a_segment_that_begins_in_a_finalizer_does_not_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a reading on the same thread: the request then counts in none."""
+    monkeypatch.setattr("servescope.instruments.engine._READER_SECONDS", 0.01)
+    engine = EngineInstruments(ENGINE)
+    with engine._lock:
+        engine.record_request("ok", 1, 1, 0.1, 0.1, None, segment="a")
+    assert value(engine, "requests_total", outcome="ok") == 1
+    engine.record_request("ok", 1, 1, 0.1, 0.1, None, segment="a")
+    assert value(engine, "requests_total", outcome="ok", segment="a") == 1
+    assert value(engine, "servescope_instrument_errors_total", kind="dropped") == 1
+
+
 @pytest.mark.slow
 @hostile
 @given(

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 _LONGEST_TRACE_ID = 64
 _MOST_BYTES = 2**63
+_READER_SECONDS = 1.0
 
 # These return floats and cannot fail: they need no guard.
 _TRUSTED_CLOCKS = (time.perf_counter, time.monotonic, time.time)
@@ -181,7 +182,7 @@ class EngineInstruments(Instruments):
         return Request.resume(self if segment is None else self._recorder_of(segment), handed_over)
 
     def _recorder_of(self, segment: str) -> EngineRecorder:
-        """What the requests of a segment are recorded with; these instruments where its name is refused."""
+        """What the requests of a segment are recorded with; these instruments where it is refused."""
         try:
             found = self._segments.get(segment)
             return self._new_segment(label_value("segment", segment)) if found is None else found
@@ -190,13 +191,18 @@ class EngineInstruments(Instruments):
             return self
 
     def _new_segment(self, segment: str) -> _SegmentRecorder:
-        # Readers go through the series and buffers under the lock.
-        with self._lock:
+        # Readers go through the series and buffers under the lock. A signal handler or a finalizer may have interrupted
+        # one on this very thread, which would never release it.
+        if not self._lock.acquire(timeout=_READER_SECONDS):
+            raise Refused("dropped", f"segment {shown(segment)} came while a reader did not end; counted in none")
+        try:
             if segment not in self._segments and len(self._segments.keys() - {OTHER_SEGMENT}) >= MOST_SEGMENTS:
                 segment = OTHER_SEGMENT
             if segment not in self._segments:
                 self._segments[segment] = _SegmentRecorder(segment, self, self._series.of_segment(segment))
             return self._segments[segment]
+        finally:
+            self._lock.release()
 
     # --- speculation --------------------------------------------------------------------------------------------------
 

@@ -193,6 +193,12 @@ def test_a_port_that_is_in_use_or_invalid_is_refused(
             serve(instruments[2], port=port)  # type: ignore[arg-type]
 
 
+def test_the_server_asks_no_name_server(instruments: tuple[Instruments, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not answer would hold up the start of an engine for ten seconds."""
+    monkeypatch.setattr("socket.getfqdn", lambda _: pytest.fail("the host's name was looked up"))
+    serve(*instruments, address="0.0.0.0").close()
+
+
 def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:
     """The URL has the address in brackets."""
     if not socket.has_ipv6:

@@ -8,7 +8,8 @@ import socket
 import threading
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from socketserver import TCPServer
+from typing import Any
 
 from servescope.errors import ServescopeError
 from servescope.exposition.page_cache import CACHE_SECONDS, PageCache, Response, refusal
@@ -17,9 +18,6 @@ from servescope.exposition.web import PATH
 from servescope.instruments.instrument import Exposed
 from servescope.instruments.values import require_whole
 from servescope.settings.closing import Closing
-
-if TYPE_CHECKING:
-    pass
 
 _AT_ONCE = 8
 _SOCKET_SECONDS = 10.0
@@ -77,6 +75,10 @@ class _Server(ThreadingHTTPServer):
         self.pages = pages
         self._free = threading.BoundedSemaphore(_AT_ONCE)
         super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Bind without HTTPServer's look-up of the host's name, which waits for a name server that does not answer."""
+        TCPServer.server_bind(self)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve in a thread of its own, or close the connection when too many are busy."""

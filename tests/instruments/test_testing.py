@@ -34,11 +34,13 @@ def test_a_value_is_found_by_its_name_and_labels() -> None:
     engine.record_request(
         outcome="ok", input_tokens=1, output_tokens=2, time_to_first_token=0.2, duration=1.0, decode_seconds=0.8
     )
-    assert value(engine, "requests_total", outcome="ok", replica="") is None
+    assert value(engine, "requests_total", outcome="ok", replica="a") is None
     assert value(engine, "requests_total", outcome="ok") == 1.0
     assert value(engine, "request_duration_seconds_bucket", le=1) == 1.0
     assert value(engine, "request_duration_seconds_bucket", le=0.8) == 0.0
     assert value(engine, "request_duration_seconds_bucket", le=float("inf")) == 1.0
+    engine.start_request(1, segment="a").finish("ok")
+    assert value(engine, "requests_total", outcome="ok", segment="") == 1.0
 
 
 def test_an_absent_series_has_no_value() -> None:

@@ -39,12 +39,17 @@ class Readable(Protocol):
 def value(instruments: Readable, name: str, **labels: object) -> float | None:
     """The value of the one sample of that name whose labels include `labels`; None when it is absent.
 
+    A label that is "" is one that the sample does not have: `segment=""` is what has none.
     A histogram is read through `<name>_count`, `<name>_sum` and `<name>_bucket` with `le=0.5`. Raises UsageError when
     no metric has that name, or when several samples match.
     """
     _require_name(name)
-    wanted = {(label, _label_text(label, given)) for label, given in labels.items()}
-    found = [sample for sample in instruments.samples() if sample.name == name and wanted <= set(sample.labels)]
+    wanted = {label: _label_text(label, given) for label, given in labels.items()}
+    found = [
+        sample
+        for sample in instruments.samples()
+        if sample.name == name and wanted.items() <= {**dict.fromkeys(wanted, ""), **dict(sample.labels)}.items()
+    ]
     if len(found) > 1:
         series = "; ".join(format_series(sample.name, sample.labels) for sample in found[:5])
         raise UsageError(f"{len(found)} samples match {name!r}, name a label: {series}")

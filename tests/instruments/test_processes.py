@@ -29,7 +29,7 @@ from servescope.errors import ServescopeError, UsageError
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import render, render_openmetrics
 from servescope.exposition.web import AsgiApp
-from servescope.instruments import keeper, member, processes
+from servescope.instruments import aggregation, keeper, member, processes
 from servescope.instruments.autoscaler import AutoscalerInstruments
 from servescope.instruments.engine import EngineInstruments
 from servescope.instruments.processes import ProcessGroup
@@ -406,6 +406,30 @@ def test_memory_does_not_grow_with_generations(name: str) -> None:
 
 
 @pytest.mark.slow
+def test_sums_do_not_fall_when_workers_that_end_had_more_segments_than_are_kept(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those beyond the bound are the segment of all others; requests without one are what they were."""
+    monkeypatch.setattr(aggregation, "MAX_SERIES", 3_000)
+    with ProcessGroup(name, EngineInstruments(IDENTITY)) as group:
+        for worker in range(4):
+            engine = EngineInstruments(IDENTITY)
+            serve_requests(engine, 1)
+            for segment in range(5):
+                engine.start_request(1, segment=f"{worker}-{segment}").finish("ok")
+            with ProcessGroup(name, engine):
+                assert eventually(lambda: value(group, "servescope_group_processes") == 2)
+        assert eventually(lambda: value(group, "servescope_group_processes_ended_total") == 4)
+        samples = group.samples()
+        assert sum(sample.value for sample in samples if sample.name == "requests_started_total") == 4 * 6
+        assert sum(sample.value for sample in samples if sample.name == "request_duration_seconds_count") == 4 * 6
+        assert value(group, "requests_started_total", segment="") == 4
+        assert value(group, "requests_started_total", segment="0-0") == 1
+        assert value(group, "requests_started_total", segment="3-4") is None
+        assert len(samples) < 3_500
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.proof)])
 def test_the_keeper_killed_again_and_again_loses_no_counts(name: str, kills: int) -> None:
     """Another process replaces it with all it knew: what a page once showed never falls, and arrivals add up."""
@@ -537,12 +561,12 @@ def test_forks_amid_readings_join_and_add_up(name: str) -> None:
 def test_a_thread_that_goes_on_in_a_forked_child_counts_nothing_twice(name: str) -> None:
     """As gevent's do: the child's own thread is the one that takes part."""
     engine = EngineInstruments(IDENTITY)
-    with ProcessGroup(name, engine) as group:
+    with ProcessGroup(name, engine, interval_seconds=0.05) as group:
         before = group._member
         group._join_in_child()
-        before._thread.join(5 * keeper.RETRY_SECONDS)
+        before._thread.join(0.5)  # it does not end
         serve_requests(engine, 1)
-        assert started(group) == 1
+        assert eventually(lambda: started(group) == 1)
         assert value(group, "servescope_group_processes") == 1
 
 

@@ -11,15 +11,18 @@ import struct
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from servescope.contract.metrics import METRICS, OUTCOMES, PROCESS_RATIOS, REPLICA_START_TIME
+from servescope.contract.metrics import METRICS, OTHER_SEGMENT, OUTCOMES, PROCESS_RATIOS, REPLICA_START_TIME, SEGMENT
 from servescope.contract.samples import Labels, Sample, Series, make_labels
 from servescope.contract.types import Metric
 from servescope.instruments.instrument import Instruments
 
 MAX_SERIES = 50_000
-"""Most series that are kept of processes that have ended; series of further identities are left out."""
+"""Most series that are kept of processes that have ended."""
+_ROOM_FOR_OTHERS = 2_000
+"""So many of them are kept for what is beyond the bound and counts as one: more than ten identities need."""
 
 GROUP_PROCESSES = Metric(
     "servescope_group_processes",
@@ -210,16 +213,33 @@ def settle(state: State, ended: Series) -> State:
 
 
 def keep_counts(remainder: State, settled: State) -> State:
-    """What the processes that have ended counted together; bounded, however many they are."""
+    """What the processes that have ended counted together; bounded, however many they are.
+
+    Beyond the bound segments count as `OTHER_SEGMENT`, as they do in a process, and further identities not at all.
+    """
     known = {series for _, family in remainder.families for series in family}
     room = MAX_SERIES - len(known)
     fitting: Families = []
     for metric, samples in settled.samples():
-        added = sum(Series(*sample[:2]) not in known for sample in samples)
-        if added <= room:
-            room -= added
-            fitting.append((metric, samples))
+        kept: list[Sample] = []
+        # The buckets, count and sum of a histogram are one: it fits as a whole.
+        for _, group in groupby(samples, lambda sample: [pair for pair in sample.labels if pair[0] != "le"]):
+            own = list(group)
+            for samples_of_one, spare in (own, room - _ROOM_FOR_OTHERS), (list(map(_as_other, own)), room):
+                new = {Series(*sample[:2]) for sample in samples_of_one} - known
+                if len(new) <= max(spare, 0):
+                    known |= new
+                    room -= len(new)
+                    kept += samples_of_one
+                    break
+        fitting.append((metric, kept))
     return state_of(add_up([remainder, state_of(fitting)]))
+
+
+def _as_other(sample: Sample) -> Sample:
+    """The sample as one of the segment of all others, when it is of a segment."""
+    labels = [(name, OTHER_SEGMENT if name == SEGMENT else value) for name, value in sample.labels]
+    return sample._replace(labels=make_labels(labels))
 
 
 class _Sum:

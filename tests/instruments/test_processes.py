@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import multiprocessing
@@ -20,6 +21,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.request import urlopen
 
 import pytest
@@ -568,6 +570,15 @@ def test_a_thread_that_goes_on_in_a_forked_child_counts_nothing_twice(name: str)
         serve_requests(engine, 1)
         assert eventually(lambda: started(group) == 1)
         assert value(group, "servescope_group_processes") == 1
+
+
+def test_a_process_that_cannot_be_looked_up_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A keeper without a free descriptor would count those that it then admits again twice."""
+    living = keeper._Process("token", os.getpid(), keeper.start_of(os.getpid()) or "")
+    with monkeypatch.context() as full:
+        full.setattr(Path, "read_text", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+        assert not living.ended()
+    assert keeper._Process("token", os.getpid(), "another start").ended()
 
 
 @pytest.mark.slow

@@ -61,6 +61,7 @@ class Contribution:
     """What a process brings to its group, whether it keeps the others' states or sends its own."""
 
     token: str
+    started: str
     deployment: dict[str, str]
     group_labels: Labels
     interval_seconds: float
@@ -94,7 +95,10 @@ class _Process:
         return self.blank.with_values(self.packed) if self.packed else State()
 
     def ended(self) -> bool:
-        return self.left or _started(self.pid) != self.started
+        try:
+            return self.left or start_of(self.pid) != self.started
+        except OSError:
+            return False  # no descriptor is free to look: one that is said to have ended, and has not, counts twice
 
     def hangs(self, now: float) -> bool:
         return now - self.waiting_since > _HANGS_SECONDS
@@ -226,7 +230,7 @@ class Keeper:
         token = str(hello["token"])
         process = self._processes.get(token)
         if process is None:
-            process = self._processes[token] = _Process(token, wire.pid, _started(wire.pid) or "")
+            process = self._processes[token] = _Process(token, wire.pid, start_of(wire.pid) or "")
         process.wire = wire
         process.standby = hello["standby"] is True
         process.waiting_since = math.inf
@@ -351,8 +355,7 @@ class Keeper:
 
     def _snapshot(self, *, left: bool) -> bytes:
         own, layout = self._part.own_state.read()
-        pid = os.getpid()
-        index: list[list[object]] = [["", 0, "", True], [self._part.token, pid, _started(pid) or "", left]]
+        index: list[list[object]] = [["", 0, "", True], [self._part.token, os.getpid(), self._part.started, left]]
         blobs = [self._remainder.layout(), self._remainder.packed_values(), layout, own.packed_values()]
         for one in self._processes.values():
             index.append([one.token, one.pid, one.started, one.left])
@@ -360,11 +363,14 @@ class Keeper:
         return pack_blobs(json.dumps(index).encode(), *blobs)
 
 
-def _started(pid: int) -> str | None:
-    """When a living process began, in the kernel's ticks: unique together with its id; None when it has ended."""
+def start_of(pid: int) -> str | None:
+    """When a living process began, in the kernel's ticks: unique together with its id; None when it has ended.
+
+    Raises OSError when that cannot be looked up.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     # The command's name, in parentheses, may hold anything; the state is the first field after it, the start the 20th.
     fields = stat.rpartition(")")[2].split()

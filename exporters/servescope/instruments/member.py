@@ -29,6 +29,7 @@ from servescope.instruments.keeper import (
     Keeper,
     PageRequest,
     round_head,
+    start_of,
 )
 from servescope.instruments.wire import Sockets, Wire, unpack_blobs
 
@@ -66,6 +67,7 @@ class Member:
         deployment = dict(instruments[0].identity.deployment().labels())
         self._part = Contribution(
             token=uuid.uuid4().hex,
+            started=start_of(os.getpid()) or "",
             deployment=deployment,
             group_labels=make_labels({**deployment, "group": membership.group}),
             interval_seconds=membership.interval_seconds,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from unittest.mock import Mock
 from urllib.request import urlopen
 
 import pytest
@@ -19,6 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from servescope.contract.identity import Identity
 from servescope.contract.samples import Labels
 from servescope.errors import ServescopeError, UsageError
+from servescope.exposition import serving
 from servescope.exposition.registry import PrometheusCollector
 from servescope.exposition.rendering import CONTENT_TYPE, render
 from servescope.exposition.serving import MetricsServer, serve
@@ -30,7 +33,7 @@ from servescope.instruments.router import RouterInstruments
 from servescope.instruments.testing import FakeClock
 from tests.support.drawing import examples
 from tests.support.hostile_values import UNHURRIED
-from tests.support.waiting import deadline_seconds
+from tests.support.waiting import deadline_seconds, wait_for
 
 Values = dict[tuple[str, Labels], float]
 
@@ -197,6 +200,22 @@ def test_the_server_asks_no_name_server(instruments: tuple[Instruments, ...], mo
     """One that does not answer would hold up the start of an engine for ten seconds."""
     monkeypatch.setattr("socket.getfqdn", lambda _: pytest.fail("the host's name was looked up"))
     serve(*instruments, address="0.0.0.0").close()
+
+
+def test_a_server_without_a_free_descriptor_does_not_spin(
+    server: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that cannot be accepted stays ready to be: each failure is waited for."""
+    failing = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    with monkeypatch.context() as full:
+        full.setattr(socket.socket, "accept", failing)
+        waited = Mock()
+        full.setattr(serving, "time", waited)
+        with socket.create_connection(("127.0.0.1", server.port)):
+            wait_for(lambda: failing.call_count >= 5, "five failures")
+        assert waited.sleep.call_count >= 4
+    with urlopen(server.url, timeout=deadline_seconds()) as answer:
+        assert answer.status == 200
 
 
 def test_the_server_speaks_ipv6(instruments: tuple[Instruments, ...]) -> None:

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import threading
+import time
 import weakref
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
@@ -21,6 +22,7 @@ from servescope.settings.closing import Closing
 
 _AT_ONCE = 8
 _SOCKET_SECONDS = 10.0
+_RETRY_SECONDS = 0.1
 
 _logger = logging.getLogger("servescope")
 
@@ -79,6 +81,14 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without HTTPServer's look-up of the host's name, which waits for a name server that does not answer."""
         TCPServer.server_bind(self)
+
+    def get_request(self) -> Any:
+        """Accept a connection; one that cannot be accepted is still there, and is not tried again at once."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_RETRY_SECONDS)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve in a thread of its own, or close the connection when too many are busy."""

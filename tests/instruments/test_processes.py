@@ -560,15 +560,19 @@ def test_forks_amid_readings_join_and_add_up(name: str) -> None:
         assert balanced(group)
 
 
-def test_a_thread_that_goes_on_in_a_forked_child_counts_nothing_twice(name: str) -> None:
+def test_a_thread_that_goes_on_in_a_forked_child_counts_nothing_twice(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As gevent's do: the child's own thread is the one that takes part."""
     engine = EngineInstruments(IDENTITY)
     with ProcessGroup(name, engine, interval_seconds=0.05) as group:
-        before = group._member
         group._join_in_child()
-        before._thread.join(0.5)  # it does not end
         serve_requests(engine, 1)
         assert eventually(lambda: started(group) == 1)
+        snapshots = Mock()
+        monkeypatch.setattr(group._member._keeper, "_send_snapshot", snapshots)
+        wait_for(lambda: snapshots.call_count >= 10, "ten intervals")
+        assert started(group) == 1
         assert value(group, "servescope_group_processes") == 1
 
 

@@ -306,7 +306,7 @@ def test_traffic_is_split_by_share(emulator: RunningEmulator) -> None:
 @pytest.mark.parametrize(
     ("changes", "code", "param"),
     [
-        ({"temperature": 3}, "integer_above_max_value", "temperature"),
+        ({"temperature": 3}, "decimal_above_max_value", "temperature"),
         ({"top_p": -0.5}, "decimal_below_min_value", "top_p"),
         ({"n": 99}, "integer_above_max_value", "n"),
         ({"max_tokens": 0}, "integer_below_min_value", "max_tokens"),
@@ -391,6 +391,9 @@ def test_unknown_model_and_path(client: OpenAI, emulator: RunningEmulator) -> No
         assert refused.value.code == 404
         assert json.load(refused.value)["error"]["code"] == "unknown_url"
         refused.value.close()
+    with pytest.raises(openai.NotFoundError) as error:
+        chat(client.with_options(base_url=emulator.url))
+    assert error.value.code == "unknown_url"
 
 
 def post(emulator: RunningEmulator, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, dict[str, Any]]:

@@ -65,6 +65,8 @@ def add_routes(application: web.Application, emulator: RunningEmulator, settings
         application.router.add_get(f"{prefix}/v1/models/{{model:.+}}", api.answering(api.model))
         application.router.add_route("*", f"{prefix}/v1/{{rest:.*}}", api.answering(api.nothing))
         application.router.add_post(f"{prefix}/tokenize", api.answering(api.tokenize))
+    # Clients whose base URL lacks the /v1 are to read why, in the shape that they know.
+    application.router.add_post("/{rest:.*}", api.answering(api.nothing))
 
 
 class _Api:

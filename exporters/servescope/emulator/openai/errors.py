@@ -63,9 +63,10 @@ def wrong_value(param: str, value: object, supported: tuple[str, ...]) -> ApiErr
     return ApiError(400, message, param=param, code="invalid_value")
 
 
-def out_of_range(param: str, value: float, *, low: float | None = None, high: float | None = None) -> ApiError:
-    """A number is below the lowest or above the highest there may be; that one is given."""
-    number = "integer" if isinstance(value, int) else "decimal"
+def out_of_range(
+    param: str, value: float, *, low: int | None = None, high: int | None = None, number: str = "integer"
+) -> ApiError:
+    """A number is below the lowest or above the highest there may be; that one is given, and what `number` it is."""
     if low is not None:
         side, bound, expected = "below minimum", "below_min", f">= {low}"
     else:

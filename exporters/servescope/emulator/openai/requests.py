@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -32,11 +31,11 @@ _TOKENIZE = {"model", "prompt", "messages", "tools"}
 
 # Bounded numbers that change what a model says, and nothing of an answer that means nothing.
 _BOUNDED = {
-    "temperature": (0.0, 2.0),
-    "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0),
-    "presence_penalty": (-2.0, 2.0),
-    "frequency_penalty": (-2.0, 2.0),
+    "temperature": (0, 2),
+    "top_p": (0, 1),
+    "min_p": (0, 1),
+    "presence_penalty": (-2, 2),
+    "frequency_penalty": (-2, 2),
 }
 # Parameters without a meaning here that clients send: OpenAI's, those of vLLM and similar servers, and what the routers
 # of SGLang and vLLM add to each request.
@@ -400,13 +399,14 @@ class _Fields:
             raise errors.wrong_length(name, len(value), high=most)
         return value
 
-    def _check_number(self, name: str, low: float, high: float) -> None:
+    def _check_number(self, name: str, low: int, high: int) -> None:
         value = self.value(name)
         if value is None:
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise errors.wrong_type(name, "a number", value)
-        if value < low or not math.isfinite(value):
-            raise errors.out_of_range(name, value, low=low)
+        # To OpenAI it is a decimal also where it is a whole number.
+        if value < low:
+            raise errors.out_of_range(name, value, low=low, number="decimal")
         if value > high:
-            raise errors.out_of_range(name, value, high=high)
+            raise errors.out_of_range(name, value, high=high, number="decimal")

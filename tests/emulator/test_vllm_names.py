@@ -10,11 +10,12 @@ import pytest
 
 from servescope.contract.metrics import OUTCOMES
 from servescope.emulator.deployment.deployment import EmulatedDeployment, EmulatedTarget
-from servescope.emulator.deployment.stack import V1, EmulatedStack
+from servescope.emulator.deployment.stack import V1, V2_DISAGGREGATED, EmulatedStack
 from servescope.emulator.faces.faces import make_pages
 from servescope.emulator.faces.pages import Pages
 from servescope.emulator.faults.faults import Faults, parse_fault
 from servescope.emulator.workload.mixes import Mix
+from servescope.emulator.workload.plans import GeneratedTraffic
 from servescope.exposition.rendering import render
 from servescope.sources.inspection import Report, inspect
 from servescope.sources.map_files import load_sources
@@ -119,6 +120,23 @@ def test_truncated_answers_are_read_from_finish_reasons() -> None:
     )
     assert theirs["answers_truncated_total"] == ours["answers_truncated_total"] > 0
     assert theirs["answer_truncated_share"] == ours["answer_truncated_share"] == pytest.approx(0.3, abs=0.1)
+
+
+def test_decoding_after_another_engines_first_token_is_counted() -> None:
+    """A decode worker's histogram has as many requests as its sum is of, and no part of their time is negative."""
+    traffic = GeneratedTraffic(replace(Mix(), abort_share=0.0))
+    stack = EmulatedStack.of([(V2_DISAGGREGATED, 1.0)], traffic=traffic)
+    made = make_pages(["vllm"], stack.deployments)
+    stack.clock.run_until(60.0)
+    target = next(target for target in stack.targets() if target.identity.role == "decode")
+    page = made.render(target).decode()
+    decode, ended, prefill = (
+        [float(value) for value in re.findall(rf"^vllm:{name}_seconds_(?:count|sum)\{{.*\}} (\S+)$", page, re.M)]
+        for name in ("request_decode_time", "request_time_per_output_token", "request_prefill_time")
+    )
+    assert decode[0] == ended[0] > 0
+    assert decode[1] > 0
+    assert prefill == [0.0, 0.0]
 
 
 def test_reused_tokens_are_those_the_router_booked() -> None:

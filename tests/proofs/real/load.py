@@ -185,6 +185,8 @@ def _load(
         "--synthetic-input-tokens-mean", str(_PROMPT), "--output-tokens-mean", str(_ANSWER),
         "--num-prefix-prompts", "3", "--prefix-prompt-length", str(_PREFIX),
         "--use-server-token-count", "--random-seed", "1", "--ui", "none", "--artifact-dir", str(out),
+        # An answer that ends by itself before its limit would be under another of vLLM's reasons.
+        "--extra-inputs", "ignore_eos:true",
     ]  # fmt: skip
     if cancelled:
         command += ["--request-cancellation-rate", str(_CANCELLED_PERCENT)]
@@ -234,7 +236,7 @@ _NATIVE = {
         "duration": "request_duration_seconds",
     },
     "vllm": {
-        "ok": "vllm:request_success_total/stop",
+        "ok": "vllm:request_success_total/length",
         "client_abort": "vllm:request_success_total/abort",
         "input": "vllm:prompt_tokens_total",
         "output": "vllm:generation_tokens_total",

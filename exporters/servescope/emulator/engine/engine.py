@@ -192,6 +192,7 @@ class Engine:
             )
         )
         serving.generated = prefilled.generated
+        serving.first_token_at = prefilled.first_token_at
         serving.cached_tokens = prefilled.cached_tokens
         serving.fate = prefilled.fate
         serving.arrives_computed = arrived
@@ -207,6 +208,7 @@ class Engine:
         prefilled = Prefilled(
             request=serving.request,
             handed_over=handed_over,
+            first_token_at=serving.first_token_at,
             cached_tokens=serving.cached_tokens or 0,
             generated=serving.generated,
             fate=serving.fate,

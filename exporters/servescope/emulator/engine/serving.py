@@ -30,11 +30,12 @@ class Fate(NamedTuple):
 class Prefilled:
     """A request whose prompt is computed and whose first token came, on its way to the engine that decodes the rest.
 
-    `generated` tokens were sent to the client.
+    `generated` tokens were sent to the client, the first at `first_token_at`.
     """
 
     request: WorkloadRequest
     handed_over: HandedOver
+    first_token_at: float | None
     cached_tokens: int
     generated: int
     fate: Fate

@@ -106,8 +106,10 @@ class _Page:
         self._queue.observe(serving.admitted_at - serving.arrived_at)
         self._inference.observe(now - serving.admitted_at)
         if serving.first_token_at is not None:
-            self._prefill.observe(serving.first_token_at - serving.admitted_at)
             self._decode.observe(now - serving.first_token_at)
+            # Another engine computed the prompt of a request that came with its first token.
+            if serving.first_token_at >= serving.admitted_at:
+                self._prefill.observe(serving.first_token_at - serving.admitted_at)
 
     def render(self) -> bytes:
         return "".join(f"{line}\n" for line in self._lines()).encode()

@@ -334,7 +334,8 @@ def test_wrong_parameters_are_named(client: OpenAI, changes: dict[str, Any], cod
 def test_harmless_parameters_are_taken(client: OpenAI) -> None:
     """What clients send and an emulator cannot heed is no error."""
     answer = chat(client, temperature=0.5, top_p=1, user="me", tools=[], logprobs=False, presence_penalty=0.1,
-                  response_format={"type": "text"}, extra_body={"top_k": 5, "min_tokens": 3})  # fmt: skip
+                  response_format={"type": "text"},
+                  extra_body={"top_k": 5, "min_tokens": 3, "bad_words": ["a"]})  # fmt: skip
     assert answer.usage.completion_tokens == 24
 
 

@@ -63,6 +63,14 @@ def test_answer_ends_before_what_stops_it(data: st.DataObject) -> None:
     assert full.tokens[: len(answer.tokens)] == answer.tokens
 
 
+def test_nothing_stops_an_answer_before_its_fewest_tokens() -> None:
+    """As in vLLM, whose `min_tokens` that is: a stop sequence counts where it begins behind them."""
+    full = compose_answer("key", natural=40, limit=40)
+    answer = compose_answer("key", natural=40, limit=40, fewest=13, stop=["."])
+    assert answer.text == full.text[: full.text.index(".", full.text.index(".") + 1)]
+    assert (len(answer.tokens), answer.finish) == (24, "stop")
+
+
 def test_conversation_that_goes_on_begins_as_it_did() -> None:
     """With the answer and the next question behind it, a conversation begins with the tokens it had."""
     messages = [{"role": "system", "content": "You are kind. "}, {"role": "user", "content": " Hello"}]

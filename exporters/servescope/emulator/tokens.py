@@ -108,18 +108,19 @@ class Answer:
         return Answer(self.tokens[:tokens], self.text_of(0, tokens), finish, self._ends[:tokens])
 
 
-def compose_answer(key: str, *, natural: int | None, limit: int, stop: Sequence[str] = ()) -> Answer:
+def compose_answer(key: str, *, natural: int | None, limit: int, fewest: int = 0, stop: Sequence[str] = ()) -> Answer:
     """An answer that the same `key` composes again, which would end by itself after `natural` tokens, None for never.
 
     It ends for `length` when it is cut at `limit` tokens, 1 or more, before that; with the token that completes one of
-    `stop` when that comes sooner, its text then ends before the stop sequence.
+    `stop` behind the `fewest` first tokens when that comes sooner, its text then ends before the stop sequence.
     """
     ends_itself = natural is not None and natural <= limit
     pieces = _draw_pieces(random.Random(f"answer-{key}"), natural if natural is not None and ends_itself else limit)
     text = "".join(pieces)
     ends = list(accumulate(map(len, pieces)))
     finish = "stop" if ends_itself else "length"
-    found = [(text.find(sequence), len(sequence)) for sequence in stop]
+    searched = ends[min(fewest, len(ends)) - 1] if fewest else 0
+    found = [(text.find(sequence, searched), len(sequence)) for sequence in stop]
     complete = [(at + length, at) for at, length in found if at >= 0]
     if complete:
         last, cut = min(complete)

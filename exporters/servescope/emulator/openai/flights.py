@@ -71,8 +71,9 @@ def plan_choices(
                 continue
             key = f"{seed if generation.seed is None else generation.seed}-{digest}-{number}"
             limit = room if most is None else most
-            natural = None if generation.ignores_end else max(_draw_length(key), generation.fewest_tokens)
-            answer = compose_answer(key, natural=natural, limit=limit, stop=generation.stop)
+            fewest = generation.fewest_tokens
+            natural = None if generation.ignores_end else max(_draw_length(key), fewest)
+            answer = compose_answer(key, natural=natural, limit=limit, fewest=fewest, stop=generation.stop)
             blocks = _chain((*ids, *answer.tokens), parameters.block_tokens, contents)
             choices.append(Choice(prompt, ids, blocks, answer, len(answer.tokens), priority))
     return choices

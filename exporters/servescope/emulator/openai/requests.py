@@ -45,7 +45,7 @@ _IGNORED = {
     "top_k", "repetition_penalty", "length_penalty", "stop_token_ids", "include_stop_str_in_output",
     "skip_special_tokens", "spaces_between_special_tokens", "add_generation_prompt", "continue_final_message",
     "add_special_tokens", "chat_template_kwargs", "return_tokens_as_token_ids", "request_id", "truncate_prompt_tokens",
-    "cache_salt", "detokenize", "return_token_ids",
+    "cache_salt", "detokenize", "return_token_ids", "bad_words", "allowed_token_ids",
     "no_stop_trim", "return_hidden_states", "separate_reasoning", "stream_reasoning", "include_reasoning",
 }  # fmt: skip
 

@@ -74,8 +74,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=1.0,
         metavar="X",
-        help="run X times as fast as the wall clock: latencies are the same, rates per wall-clock second are X times "
-        "as high (default: 1)",
+        help="run X times as fast as the wall clock: latencies on /metrics are the same, rates per wall-clock second "
+        "are X times as high (default: 1)",
     )
     parser.add_argument(
         "--seed", type=int, default=1, metavar="N", help="the same seed gives the same traffic (default: 1)"

@@ -349,7 +349,10 @@ def test_too_long_a_context(client: OpenAI, emulator: RunningEmulator) -> None:
     with pytest.raises(openai.BadRequestError) as error:
         chat(client, max_tokens=9000, stream=True)
     assert error.value.code == "context_length_exceeded"
-    wait_for(lambda: gained(emulator, before, "requests_total/client_error") == 2, "the requests to be counted")
+    with pytest.raises(openai.BadRequestError):
+        client.completions.create(model=MODEL, prompt=["it fits", "far too long " * 5000])
+    wait_for(lambda: gained(emulator, before, "requests_total/client_error") == 3, "the requests to be counted")
+    assert gained(emulator, before, "requests_started_total") == 3
 
 
 def test_tokens_are_those_that_a_completion_counts(client: OpenAI, emulator: RunningEmulator) -> None:

@@ -122,15 +122,18 @@ class ChoicesInFlight:
         follow: bool = False,
     ) -> None:
         self.deployment = deployment
-        self.choices = list(choices)
-        self.cached_tokens = [0] * len(choices)
+        # All prompts are checked before any is served: what fits is not begun, and left, beside what is refused.
+        longest = deployment.plan.engine.max_seq_len
+        too_long = [choice for choice in choices if len(choice.ids) + choice.output_tokens > longest]
+        self.choices = too_long or list(choices)
+        self.cached_tokens = [0] * len(self.choices)
         self._emulator = emulator
         self._source = source
         self._follow = follow
         self._loop = asyncio.get_running_loop()
         self._progress: asyncio.Queue[ChoiceProgress] = asyncio.Queue()
         self._cancels: list[Cancel] = []
-        self._open = len(choices)
+        self._open = len(self.choices)
         self._following = emulator.runner.following()
 
     async def __aenter__(self) -> ChoicesInFlight:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from servescope import cli
+from servescope.emulator.deployment.sizing import WorkerSettings
 from servescope.emulator.replay import ReplaySettings, replay
 from servescope.emulator.reuse import UNLIMITED, measure_reuse
 from servescope.emulator.workload.plans import ReplayedTraffic
@@ -138,6 +139,22 @@ def test_the_router_finds_what_least_load_misses(tmp_path: Path) -> None:
     hit_rates = [report.figures["kv_cache_hit_rate"]["kv_cache_hit_rate"] for report in (kv, least)]
     assert hit_rates[0] > hit_rates[1] + 0.1
     assert least.figures["kv_cache_hit_rate_skew"] == {}
+
+
+def test_a_wait_for_a_worker_is_in_the_time_to_first_token(tmp_path: Path) -> None:
+    """Behind either router, or an overloaded one that keeps requests back would look faster than it is."""
+    path = tmp_path / "trace.csv"
+    rows = [f"2023-11-16 18:17:{second:02},1000,40" for second in range(20) for _ in range(5)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    traffic, engine = ReplayedTraffic(path), WorkerSettings(max_batch_size=1)
+    kv, least = (
+        replay(traffic, ReplaySettings(workers=2, router=router, engine=engine)).figures["time_to_first_token_mean"][
+            "time_to_first_token_mean"
+        ]
+        for router in ("kv", "least-load")
+    )
+    assert kv == pytest.approx(least, rel=0.1)
+    assert least > 1
 
 
 def test_requests_beyond_a_cache_end_as_client_errors(capsys: pytest.CaptureFixture[str]) -> None:

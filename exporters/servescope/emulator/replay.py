@@ -24,7 +24,7 @@ from servescope.emulator.deployment.stack import EmulatedStack
 from servescope.emulator.engine.hardware import DEFAULT_MODEL, list_hardware, list_models
 from servescope.emulator.engine.parameters import EngineParameters
 from servescope.emulator.reuse import UNLIMITED, Reuse, measure_reuse
-from servescope.emulator.router.configuration import KvRouterParameters
+from servescope.emulator.router.configuration import KvRouterParameters, RouterRuntime
 from servescope.emulator.workload.plans import ReplayedTraffic
 from servescope.emulator.workload.traces import MOONCAKE_BLOCK_TOKENS, TraceSurvey, read_trace, survey_trace
 from servescope.errors import UsageError
@@ -212,6 +212,8 @@ def plan_workers(settings: ReplaySettings, survey: TraceSurvey) -> DeploymentPla
             min_replica=settings.workers, initial_replicas=settings.workers, max_replica=settings.workers
         ),
         routing=settings.routing if settings.router == "kv" else None,
+        # Requests wait for a worker in its queue: a wait in the router would be in no time to first token.
+        router=RouterRuntime(max_queued=0),
     )
 
 

@@ -87,12 +87,20 @@ def test_file_sd_is_read_in_prometheus_format(tmp_path: Path) -> None:
 
 
 def test_yaml_lists_targets_too(tmp_path: Path) -> None:
-    """A .yml file has the same form."""
+    """A .yml file has the same form; as in Prometheus a value is the text that is there, whatever YAML takes it for."""
     pytest.importorskip("yaml")
-    write_targets(tmp_path, "- targets: ['a:1']\n  labels: {replica: r0}\n", "chat.yml")
+    write_targets(
+        tmp_path,
+        "- targets: ['a:1']\n  labels: &common {replica: 1.10, rack: 12, gpu: true, role: }\n"
+        "- targets: [10:20]\n  labels: {<<: *common, replica: no}\n",
+        "chat.yml",
+    )
     discovery = Discovery(configure(tmp_path, FILE_SD.replace(".json", ".yml")))
 
-    assert listed(discovery) == [("http://a:1/metrics", "r0", "aggregated")]
+    assert listed(discovery) == [
+        ("http://a:1/metrics", "1.10", "aggregated"),
+        ("http://10:20/metrics", "no", "aggregated"),
+    ]
 
 
 def test_a_changed_file_changes_the_targets(tmp_path: Path) -> None:
@@ -132,7 +140,8 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
         (["a:1"], "group 0: expected a mapping, got a str"),
         ([{"targets": "a:1"}], "group 0: targets 'a:1', expected a list of host:port"),
         ([{"target": ["a:1"]}], "group 0: unknown key 'target'; known: targets, labels"),
-        ([{"targets": ["a:1"], "labels": {"replica": 1}}], "group 0: labels {'replica': 1}, expected a mapping of str"),
+        ([{"targets": ["a:1"], "labels": {**dict.fromkeys("xyz", "1"), "replica": 1}}],
+         "group 0: labels {'replica': 1}, expected a mapping of str"),
         ([{"targets": ["http://a:1"]}], "target 'http://a:1': 'http://a:1' is not host:port; a path goes into"),
         ([{"targets": ["a:99999"]}], "target 'a:99999': has no valid host and port: 'a:99999'"),
         ([{"targets": ["a:1"], "labels": {"role": "worker"}}],
@@ -141,7 +150,7 @@ def test_an_unchanged_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest
          "target 'a:1': __scheme__ 'ftp', expected http or ht"),
         ([{"targets": ["a:1"], "labels": {"environment": "\ud800"}}],
          r"target 'a:1': identity label 'environment' is '\ud800', expected text that UTF-8 can hold"),
-        ([{"targets": ["a:1"], "labels": {"__metrics_path__": "/\ud800"}}], "target 'a:1': is not a URL"),
+        ([{"targets": ["a:1"], "labels": {"__metrics_path__": "/\ud800"}}], "target 'a:1': 'utf-8' codec can't encode"),
     ],
 )  # fmt: skip
 def test_a_bad_file_keeps_its_former_targets_and_says_so(tmp_path: Path, content: object, cause: str) -> None:
@@ -182,13 +191,14 @@ BOMB = "- targets: &a [x, x, x, x, x, x, x, x, x, x]\n  labels: {}\n" + "".join(
         ("shared.yml", "- &g {targets: [" + "x, " * 5_000 + "]}\n" + "- *g\n" * 9_000, "more than 10000 targets"),
         ("bomb.yml", BOMB, "group 1: targets [['x', 'x', 'x', ...], ['x', "),
         ("open.yml", "- targets: [", "line 1: not YAML: "),
-        ("month.yml", "- {targets: ['a:1'], labels: {build: 2024-13-01}}", "not YAML: month must be in 1..12"),
-        ("one.yml", "- {1: x, foo: y}", "group 0: unknown key 1; known: targets, labels"),
+        ("month.yml", "- {targets: [a], labels: {build: !!timestamp 2024-13-01}}", "not YAML: month must be in 1..12"),
+        ("one.yml", "- {1: x, foo: y}", "group 0: unknown key '1'; known: targets, labels"),
         ("itself.yml", "&a [*a]", "group 0: expected a mapping, got a list"),
         ("deep.yml", "[" * 100_000, "nested too deeply for a list of target groups"),
         ("nul.yml", "- targets: ['a:1\0']", "not YAML: "),
         ("nul.json", r'[{"targets": ["a:1\u0000"]}]', r"target 'a:1\x00': "),
-        ("control.json", r'[{"targets": ["a:1"], "labels": {"__metrics_path__": "/\u0007"}}]', "target 'a:1': is not"),
+        ("control.json", r'[{"targets": ["a\u0007:1"]}]', r"target 'a\x07:1': is not"),
+        ("twice.yml", "- targets: ['b:1']\n  targets: ['c:1']", "line 1: key 'targets' is there twice"),
         ("name.json", r'[{"targets": ["a:1"], "labels": {"replica": "r\u0000"}}]', "target 'a:1': identity label"),
         ("long.json", json.dumps([{"targets": ["x" * 1_000_000]}]), "target 'xxx"),
         ("path.json", json.dumps([{"targets": ["a:1"], "labels": {"__metrics_path__": "x" * 10**6}}]),
@@ -281,15 +291,6 @@ def test_what_is_no_file_is_a_problem(tmp_path: Path) -> None:
         "fifo.json: not a regular file",
         f"folder.json: [Errno 21] Is a directory: '{folder}/folder.json'",
     ]
-
-
-def test_duplicate_keys_are_read_as_json_and_yaml_parsers_do(tmp_path: Path) -> None:
-    """The last one counts."""
-    write_targets(tmp_path, '[{"targets": ["a:1"], "targets": ["b:2"]}]')
-    write_targets(tmp_path, "- {targets: ['c:3'], targets: ['d:4']}", "twice.yml")
-    discovery = Discovery(configure(tmp_path, FILE_SD.replace('"]', '", "targets/*.yml"]')))
-
-    assert [url for url, _, _ in listed(discovery)] == ["http://b:2/metrics", "http://d:4/metrics"]
 
 
 def test_a_file_that_changes_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -479,15 +480,17 @@ def test_a_real_prometheus_reads_the_same_list(tmp_path: Path, prometheus: Path)
         {"targets": ["127.0.0.1:1", "engine.invalid:2"], "labels": {"__meta_pod": "decode-0", "role": "decode"}},
         {"targets": ["127.0.0.1:3"], "labels": {"__scheme__": "https", "__metrics_path__": "/x", "replica": "é"}},
         {"targets": [], "labels": {}},
-        {"targets": ["127.0.0.1:4"]},
+        {"targets": ["127.0.0.1:4"], "labels": {"__scheme__": "", "__metrics_path__": "", "role": None}},
+        {"targets": ["127.0.0.1:5"], "labels": {"__metrics_path__": "/"}},
+        {"targets": ["127.0.0.1:6"], "labels": {"__metrics_path__": "/my page#é"}},
     ]
     rules = [{"regex": "__meta_(.+)", "action": "labelmap"}]
     with answering(lambda request: request.reply(200, json.dumps(groups), Content_Type="application/json")) as base:
         url = f"{base}/chat"
-        job = {"job_name": "chat", "http_sd_configs": [{"url": url}], "relabel_configs": rules}
+        job = {"job_name": "chat", "scheme": "https", "http_sd_configs": [{"url": url}], "relabel_configs": rules}
         with running(prometheus, tmp_path / "prometheus", {"scrape_configs": [job]}) as theirs:
-            seen = {each["scrapeUrl"]: each["labels"] for each in theirs.all_targets(4)}
-    discovery = Discovery(configure(tmp_path, HTTP_SD.replace(LIST, url)))
+            seen = {each["scrapeUrl"]: each["labels"] for each in theirs.all_targets(6)}
+    discovery = Discovery(configure(tmp_path, HTTP_SD.replace(LIST, url) + 'scheme = "https"\n'))
     answer(discovery, groups)
 
     assert {target.url for target in discovery.targets} == set(seen)

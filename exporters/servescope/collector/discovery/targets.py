@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import operator
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import glob
@@ -15,7 +16,7 @@ from heapq import nsmallest
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote
 
 from servescope.collector.config import Configuration
 from servescope.collector.targets import deployments
@@ -32,6 +33,7 @@ from servescope.sources.parts import PagePart, overlap
 _logger = logging.getLogger(__name__)
 
 _PARAMETER = "__param_"
+_IN_A_PATH = "/?%&=+$,:;@!'()*[]"  # what is not encoded: a path may be encoded already, and may have parameters
 _MOST_URL_CHARACTERS = 8_192
 _MOST_SHOWN = 600  # characters of a problem
 _MOST_PAIRS = 3
@@ -435,16 +437,17 @@ def _url(labels: Mapping[str, str], params: deployments.Parameters) -> str:
         raise ValueError(f"__scheme__ {scheme!r}, expected http or https")
     if not address:
         raise ValueError("has no __address__")
-    if "/" in address:
+    if re.search("[/?#]", address):
         raise ValueError(f"{_quoted(address)} is not host:port; a path goes into the label __metrics_path__")
-    path = labels.get("__metrics_path__", "/metrics").removeprefix("/")
+    path = quote(labels.get("__metrics_path__", "/metrics").removeprefix("/"), safe=_IN_A_PATH)
     chosen = dict(params)
     for name, value in labels.items():
         if name.startswith(_PARAMETER):
             parameter = name.removeprefix(_PARAMETER)
             # A label is the first value of a parameter; the others are the configuration's.
             chosen[parameter] = (value, *chosen.get(parameter, ())[1:])
-    url = deployments.with_parameters(deployments.check_url(f"{scheme}://{address}/{path}"), tuple(chosen.items()))
+    url = deployments.check_url(f"{scheme}://{address}", path=f"/{path}")
+    url = deployments.with_parameters(url, tuple(chosen.items()))
     if len(url) > _MOST_URL_CHARACTERS:
         raise ValueError(f"has a URL of {len(url)} characters, expected at most {_MOST_URL_CHARACTERS}")
     return url

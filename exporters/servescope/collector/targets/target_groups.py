@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from reprlib import Repr
-from typing import Final
+from typing import Any, Final
 
 from servescope.errors import ServescopeError, how_to_install
 
@@ -73,14 +74,14 @@ def _read(body: bytes, meta: Mapping[str, str], *, is_json: bool) -> Pairs:
         addresses, labels = _read_group(index, group)
         if len(pairs) + len(addresses) > MOST_TARGETS:
             raise DiscoveryError(f"more than {MOST_TARGETS} targets in one list")
-        if not all(isinstance(each, str) for each in addresses):
-            raise DiscoveryError(f"group {index}: targets {_repr.repr(addresses)}, expected a list of host:port")
+        if wrong := [each for each in addresses if not isinstance(each, str)]:
+            raise DiscoveryError(f"group {index}: targets {_repr.repr(wrong)}, expected a list of host:port")
         shared = {**labels, **meta}
         pairs += [(address, shared) for address in addresses]
     return pairs
 
 
-def _read_group(index: int, group: object) -> tuple[list[str], dict[str, str]]:
+def _read_group(index: int, group: object) -> tuple[list[Any], dict[str, str]]:
     """The addresses, which may be too many or no strings, and the labels of a group."""
     if not isinstance(group, Mapping):
         raise DiscoveryError(f"group {index}: expected a mapping, got {_type_name(group)}")
@@ -90,11 +91,18 @@ def _read_group(index: int, group: object) -> tuple[list[str], dict[str, str]]:
     labels, addresses = group.get("labels") or {}, group.get("targets") or []
     if isinstance(labels, Mapping) and len(labels) > _MOST_LABELS:
         raise DiscoveryError(f"group {index}: {len(labels)} labels, at most {_MOST_LABELS} in one group")
-    if not isinstance(labels, Mapping) or not all(isinstance(each, str) for each in (*labels, *labels.values())):
-        raise DiscoveryError(f"group {index}: labels {_repr.repr(labels)}, expected a mapping of strings")
+    wrong = labels
+    if isinstance(labels, Mapping):
+        # A label without a value is a label that is not there.
+        labels = {name: value for name, value in labels.items() if value not in ("", None)}
+        wrong = {
+            name: value for name, value in labels.items() if not isinstance(name, str) or not isinstance(value, str)
+        }
+    if wrong:
+        raise DiscoveryError(f"group {index}: labels {_repr.repr(wrong)}, expected a mapping of strings")
     if not isinstance(addresses, list):
         raise DiscoveryError(f"group {index}: targets {_repr.repr(addresses)}, expected a list of host:port")
-    return addresses, dict(labels)
+    return addresses, labels
 
 
 def _parse_json(body: bytes) -> object:
@@ -111,9 +119,23 @@ def _parse_yaml(body: bytes) -> object:
         import yaml
     except ImportError:
         raise DiscoveryError(f"YAML needs PyYAML: {how_to_install('generate')}; or write JSON") from None
+
+    class Loader(yaml.SafeLoader):
+        """Reads a value as it is written, as Prometheus does, so that 1.10 and no are texts, and a key once."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+            keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+            if twice := [key for key, count in keys.items() if count > 1]:
+                raise DiscoveryError(f"line {node.start_mark.line + 1}: key {_repr.repr(twice[0])} is there twice")
+            return super().construct_mapping(node, deep)
+
+    Loader.yaml_implicit_resolvers = {
+        first: [(tag, form) for tag, form in forms if tag.endswith((":null", ":merge"))]
+        for first, forms in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
     try:
-        return yaml.safe_load(body.decode("utf-8"))
-    except ValueError as error:  # a date such as 2024-13-01, which PyYAML leaves to Python, or no UTF-8
+        return Loader(body.decode("utf-8")).get_single_data()
+    except ValueError as error:  # `!!timestamp 2024-13-01`, which PyYAML leaves to Python, or no UTF-8
         raise DiscoveryError(f"not YAML: {error}") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)

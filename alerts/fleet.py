@@ -52,7 +52,7 @@ def fleet_rules(options: Options = DEFAULTS) -> list[dict[str, Any]]:
     expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
         *((UNSEEN_SERIES, expression, {"why": why}) for why, expression in gone.items()),
         ("servescope_targets", _counted_unseen(options), {"health": "unseen"}),
-        (MOST_SCRAPES_SERIES, f"max without ({_apart(options)}, replica) ({_scrapes(options)})", {}),
+        (MOST_SCRAPES_SERIES, f"max without ({_apart(options, 'replica')}) ({_scrapes(options)})", {}),
         (COVERAGE_SERIES, _coverage(options), {}),
         *([(CLOCK_OFFSET_SERIES, _clock_offsets(options.on_all), {})] if options.fleet else []),
     )
@@ -144,9 +144,9 @@ def _clock_offsets(options: Options) -> str:
 
 def _coverage(options: Options) -> str:
     """The scrapes that the window of a deployment's targets has, of those that it would have as usual."""
-    apart, fleet = _apart(options), f"{_asked(options)} or {_on_page(SCRAPE_AGE_SERIES, options)}"
-    targets = f"group without ({apart}, why) ({fleet} or {_series(UNSEEN_SERIES, options)})"
-    scrapes = f"max without ({apart}) ({_scrapes(options)}) and {targets}"
+    fleet = f"{_asked(options)} or {_on_page(SCRAPE_AGE_SERIES, options)}"
+    targets = f"group without ({_apart(options, 'why')}) ({fleet} or {_series(UNSEEN_SERIES, options)})"
+    scrapes = f"max without ({_apart(options)}) ({_scrapes(options)}) and {targets}"
     usual = f"max_over_time({_series(MOST_SCRAPES_SERIES, options)}[{_USUAL}])"
     return (
         f"sum without (replica, role) ({scrapes}) / sum without (role) (count without (replica) ({targets}) * {usual})"
@@ -179,9 +179,9 @@ def _series(name: str, options: Options, where: Matchers = (), more: str = "") -
     return name + matchers_promql(where, ",".join(each for each in (more, options.scope) if each))
 
 
-def _apart(options: Options) -> str:
-    """The labels in which the series of several that scrape a target differ."""
-    return ", ".join(options.common.collector_labels)
+def _apart(options: Options, *others: str) -> str:
+    """The labels in which the series of several that scrape a target differ, which may be none, and others."""
+    return ", ".join((*options.common.collector_labels, *others))
 
 
 def _fleet(options: Options) -> str:

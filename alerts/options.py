@@ -299,11 +299,12 @@ def _labels(table: Table, common: shared.Options) -> Mapping[str, Mapping[str, s
         labels = table.values[name]
         if not isinstance(labels, Mapping) or not all(map(shared.is_label, labels)):
             raise table.wrong(name, 'a table of labels such as { owner = "inference" }')
+        own = Table(labels, table.origin, table.key(name))
         for label, value in labels.items():
             if label in taken:
-                raise table.wrong(name, f"labels that are not among {', '.join(sorted(taken))}")
+                raise own.wrong(label, f"labels that are not among {', '.join(sorted(taken))}")
             if not isinstance(value, str) or not LABEL_VALUE.match(value) or "{{" in value:
-                raise table.wrong(name, f"{A_LABEL_VALUE}, for {label!r}")
+                raise own.wrong(label, A_LABEL_VALUE)
         found[name] = MappingProxyType({str(label): str(value) for label, value in labels.items()})
     return MappingProxyType(found)
 

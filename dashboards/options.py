@@ -21,7 +21,7 @@ from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.metrics import METRICS
 from servescope.contract.types import DEFAULT_WINDOW, Band, Bound, Objective
 from servescope.errors import ConfigurationError
-from servescope.settings.tables import read_document
+from servescope.settings.tables import Table, read_document
 from servescope.sources.map_files import load_sources
 
 FIGURE_SOURCES = ("recorded", "raw")
@@ -30,7 +30,7 @@ TIMEZONES = ("browser", "utc")
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*\Z")
 _DURATION = re.compile(r"(\d+)(ms|s|m|h|d|w)\Z")
-_MATCHERS = re.compile(r'\s*[a-zA-Z_]\w*\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
+_MATCHERS = re.compile(r'\s*([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(,\s*|\Z)')
 _PREFIX = re.compile(r"[a-z][a-z0-9-]{0,19}\Z")
 # Labels that series, alerts and rules already have: an identity label with such a name would be overwritten.
 _TAKEN_LABELS = sorted(
@@ -130,9 +130,7 @@ def make_options(document: Mapping[str, object], *, origin: str) -> Options:
     whole = document
     document = {key: value for key, value in document.items() if key not in (ALERTS_TABLE, THRESHOLDS_TABLE)}
     known = [THRESHOLDS_TABLE if each.name == "choices" else each.name for each in fields(Options)]
-    for key in document:
-        if key not in known:
-            raise ConfigurationError(f"{origin}: unknown key {key!r}, known: {', '.join(known)}")
+    Table(document, origin, "").check_keys([*known, ALERTS_TABLE])
     texts: dict[str, Any] = {key: value for key, value in document.items() if key not in _NO_TEXTS}
     for key, value in texts.items():
         if not isinstance(value, str):
@@ -233,7 +231,9 @@ def matchers(text: str, key: str, origin: str) -> str:
     """The text, which is matchers of a selector; raises ConfigurationError."""
     if _MATCHERS.sub("", text):
         raise _wrong(origin, key, text, """matchers such as 'cluster="eu"'""")
-    for how, value, _ in _MATCHERS.findall(text):
+    for label, how, value, _ in _MATCHERS.findall(text):
+        if label == "__name__":
+            raise _wrong(origin, key, text, "matchers of labels: the metrics' names are there already")
         if how in ("=~", "!~") and not _is_pattern(value):
             raise _wrong(origin, key, text, f"regular expressions, which {value!r} is not")
     return text

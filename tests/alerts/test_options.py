@@ -195,10 +195,12 @@ def test_every_selector_of_a_raw_series_has_the_matchers(other: Options) -> None
 
 
 @pytest.mark.slow
-def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, other: Options) -> None:
+@pytest.mark.parametrize("more", ["", "collector_labels = []\n"])
+def test_prometheus_accepts_what_is_chosen(each_promtool: Path, tmp_path: Path, path: Path, more: str) -> None:
     """With every lint fatal."""
+    path.write_text(more + OTHER, encoding="utf-8")
     rules = tmp_path / "rules.yml"
-    rules.write_text(render_bundle("prometheus", other), encoding="utf-8")
+    rules.write_text(render_bundle("prometheus", read_options(path)), encoding="utf-8")
     done = run(each_promtool, ["check", "rules", "--lint=all", "--lint-fatal", rules], tmp_path)
 
     assert done.returncode == 0, done.stdout
@@ -553,11 +555,13 @@ def test_a_migration_window_is_cut_at_midnight_utc(other: Options) -> None:
 
 NOON = datetime(2026, 12, 1, 12, tzinfo=UTC)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"colour": "blue"}, "unknown key 'colour', known: "),
+    ({"colour": "blue"}, "unknown key 'colour'; known: "),
     ({"alerts": {"team": 3}}, "alerts.team: 3 is wrong, expected a string"),
     ({"alerts": {"teams": "a"}}, "unknown key 'alerts.teams'; did you mean 'team'?"),
     ({"alerts": {"team": "a b"}}, "alerts.team: 'a b' is wrong, expected a name"),
     ({"alerts": {"grafana": "grafana"}}, "alerts.grafana: 'grafana' is wrong, expected a URL"),
+    ({"selector": '__name__="up"'}, "selector is '__name__=\"up\"', expected matchers of labels"),
+    ({"alert": {}}, "unknown key 'alert'; did you mean 'alerts'?"),
     ({"alerts": {"servers": "ours"}}, "alerts.servers is 'ours', expected matchers such as"),
     ({"alerts": {"covers": "live"}}, "alerts.covers: 'live' is wrong, expected a table of strings, or of lists of"),
     ({"alerts": {"covers": {"replica": "r0"}}}, "unknown key 'alerts.covers.replica'; known: model_name, environment"),
@@ -579,10 +583,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"severities": {"ServescopeQueueGrowing": "loud"}}}, "'loud' is wrong, expected one of critical, "),
     ({"alerts": {"severities": {"ServescopeWatchdog": "info"}}}, "expected nothing: its receiver expects it all "),
     ({"alerts": {"labels": {"ServescopeQueueGrowing": "a"}}}, "'a' is wrong, expected a table of labels such as "),
-    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"family": "a"}}}}, "expected labels that are not among "),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"family": "a"}}}}, "Growing.family: 'a' is wrong, "),
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"replica": "a"}}}}, "expected labels that are not among "),
     ({"alerts": {"labels": {"ServescopeQueueGrowing": {"a-b": "a"}}}}, "expected a table of labels such as "),
-    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"owner": "{{ a }}"}}}}, "for 'owner'"),
+    ({"alerts": {"labels": {"ServescopeQueueGrowing": {"owner": "{{ a }}"}}}}, "Growing.owner: '{{ a }}' is "),
     ({"alerts": {"disabled": ["Nothing"]}}, "alerts.disabled: no alert 'Nothing', known: ServescopeSpeculation"),
     ({"alerts": {"sources": ["vlm"]}}, "alerts.sources: no source 'vlm', known: baseten, cadvisor, dcgm, "),
     ({"alerts": {"disabled": "Nothing"}}, "alerts.disabled: 'Nothing' is wrong, expected a list of strings"),
@@ -658,7 +662,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"alerts": {"receivers": {"page": {}}}}, "alerts.receivers.page: 'kind' is missing"),
     ({"alerts": {"receivers": {"page": {"kind": "fax"}}}}, "alerts.receivers.page.kind: 'fax' is wrong, expected one "
      "of none, webhook, slack, pagerduty, email"),
-    ({"alerts": {"receivers": {"page": {"kind": "webhook"}}}}, "alerts.receivers.page.url: None is wrong, expected a "
+    ({"alerts": {"receivers": {"page": {"kind": "webhook"}}}}, "alerts.receivers.page.url is missing, expected a "
      "URL"),
     ({"alerts": {"receivers": {"page": {"kind": "slack", "channel": "#a", "url": "http://a"}}}},
      "alerts.receivers.page.url: 'http://a' is wrong, expected no such key for the kind 'slack', which has channel"),
@@ -667,7 +671,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
      "is wrong, expected a date and time of a whole minute with its offset"),
     ({"alerts": {"migration_windows": [{"from": NOON, "until": NOON}]}}, "alerts.migration_windows[0].until: "),
     ({"alerts": {"migration_windows": [{"from": NOON, "until": NOON.replace(year=2027)}]}}, "less than 31 days after"),
-    ({"alerts": {"migration_windows": [{"from": NOON.replace(tzinfo=None), "until": NOON}]}}, "with its offset"),
+    ({"alerts": {"migration_windows": [{"from": NOON.replace(tzinfo=None), "until": NOON}]}},
+     "alerts.migration_windows[0].from: 2026-12-01T12:00:00 is wrong, expected a date and time of a whole "),
 ]  # fmt: skip
 
 

@@ -209,7 +209,7 @@ def test_deployments_that_labels_do_not_distinguish_are_refused(tmp_path: Path) 
     text = CUSTOMERS.partition("[[customers]]")[0] + "[[customers]]" + CUSTOMERS.rpartition("[[customers]]")[2]
 
     with pytest.raises(
-        ConfigurationError, match=r"labels: .*'deployment_id' or 'environment' among them.*would be mixed"
+        ConfigurationError, match=r"labels is missing, expected 'deployment_id' or 'environment' .*would be mixed"
     ):
         read_policies(write_customers(tmp_path, text.replace(_SEARCH, two)))
     text = text.replace('name = "globex"', 'name = "globex"\nlabels = ["environment"]')

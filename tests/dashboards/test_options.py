@@ -123,7 +123,7 @@ def test_without_a_file_the_defaults_hold() -> None:
 
 BANDED = ", ".join(figure.name for figure in FIGURES.values() if figure.band)
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"colour": "blue"}, "options.toml: unknown key 'colour', known: prefix, folder, runbooks, datasource, "),
+    ({"colour": "blue"}, "options.toml: unknown key 'colour'; known: prefix, folder, runbooks, datasource, "),
     ({"refresh": 30}, "options.toml: refresh is 30, expected a text"),
     ({"refresh": "soon"}, "options.toml: refresh is 'soon', expected a duration such as '30s' or '5m'"),
     ({"refresh": "5s"}, "options.toml: refresh is '5s', expected no less than the scrape interval of 15s"),

@@ -66,21 +66,21 @@ def test_a_minimal_map_is_read() -> None:
         ("[metrics.preemptions_total]\ntake = [{ from = [] }]", r"take\[0\]\.from: \[\] is wrong, expected one term"),
         (
             "[metrics.preemptions_total]\ntake = [{ native = 'x', status = 'derived' }]",
-            r"take\[0\]\.reason: None is wrong, expected why it is derived",
+            r"take\[0\]\.reason is missing, expected why it is derived",
         ),
         (
             "[metrics.requests_total]\nzero = { outcome = ['ok'] }\ntake = [{ native = 'x' }]",
-            r"requests_total\.absent: None is wrong, expected 'zero'",
+            r"requests_total\.absent is missing, expected 'zero'",
         ),
         (
             "[metrics.requests_total]\nabsent = 'zero'\ntake = [{ native = 'x', set = { outcome = [{ is = 'ok' }] } }]",
-            r"requests_total\.zero: None is wrong, expected the values of outcome that are 0",
+            r"requests_total\.zero is missing, expected the values of outcome that are 0",
         ),
         (
             "[metrics.request_duration_seconds]\nedges = [2, 1]\ntake = [{ native = 'x' }]",
             r"edges: \[2, 1\] is wrong, expected numbers of which each is above the one before",
         ),
-        ("[first_use]\nlabels = ['model']", r"first_use\.like: None is wrong, expected the series that has these"),
+        ("[first_use]\nlabels = ['model']", r"first_use\.like is missing, expected the series that has these"),
         ("[[setup]]\nfact = 'page'\nnative = 'x'", r"setup\[0\]\.fact: 'page' is wrong, expected one of block_tokens"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_wrong_map_names_file_key_value_and_what_was_expected(addition: str, m
 
 def test_a_release_has_the_evidence_of_its_map_or_its_own() -> None:
     """A map has to say how it is known to be right; a release that differs says so itself."""
-    with pytest.raises(ConfigurationError, match=r"evidence: None is wrong, expected one of run, driven, read"):
+    with pytest.raises(ConfigurationError, match=r"evidence is missing, expected one of run, driven, read"):
         read_source("x.toml", MINIMAL.replace('evidence = "run"', ""))
     source = read_source("x.toml", MINIMAL + "[[versions]]\nis = '2'\n[[versions]]\nis = '1'\nevidence = 'read'\n")
 

@@ -6,6 +6,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -122,8 +123,8 @@ class Table:
 
     def wrong(self, key: str, expected: str) -> ConfigurationError:
         """The error for the value of a key."""
-        shown = _show(self.values.get(key))
-        return ConfigurationError(f"{self.origin}: {self.key(key)}: {shown} is wrong, expected {expected}")
+        fault = f": {_show(self.values[key])} is wrong" if key in self.values else " is missing"
+        return ConfigurationError(f"{self.origin}: {self.key(key)}{fault}, expected {expected}")
 
     def check_keys(self, known: Sequence[str]) -> None:
         """Refuse keys that are not known, with the nearest that is."""
@@ -246,6 +247,8 @@ def _show(value: object) -> str:
         return "a table"
     if isinstance(value, list) and any(isinstance(each, dict) for each in value):
         return "a list of tables"
+    if isinstance(value, date):
+        return value.isoformat()
     return _shorten(repr(value))
 
 

@@ -13,10 +13,13 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+import yaml
 
 from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
+from servescope.collector.targets.relabel import read_rules, relabel
 from servescope.contract.identity import IDENTITY_LABELS, Identity
 from servescope.settings.addresses import read_address
+from servescope.settings.tables import Table
 from servescope.sources.map_files import load_sources
 from servescope.translate.config import read_probe_configuration
 from servescope.translate.outer import read_outer
@@ -64,6 +67,17 @@ def test_agent_without_its_number_is_refused(promtool: Path, tmp_path: Path) -> 
 
     assert done.returncode != 0
     assert "AGENTS" in done.stdout
+
+
+def test_no_list_says_how_a_translator_is_asked() -> None:
+    """As one may that scrapers of engines with TLS have, too."""
+    listed = {"__address__": "10.0.0.7:8000", "__scheme__": "https", "__metrics_path__": "/engine"}
+    jobs = [yaml.safe_load(agent_text(number))["scrape_configs"][0] for number in range(AGENTS)]
+    rules = [read_rules([Table(rule, "agent.yml", "") for rule in job["relabel_configs"]]) for job in jobs]
+    (found,) = filter(None, (relabel(listed, each) for each in rules))
+
+    assert (found["__scheme__"], found["__address__"]) == ("http", "translate:9905")
+    assert (found["__metrics_path__"], found["__param_target"]) == ("/probe", "10.0.0.7:8000")
 
 
 @pytest.mark.parametrize("path", LISTS, ids=lambda path: path.stem)

@@ -162,6 +162,7 @@ def test_every_action_is_tried() -> None:
         ({"action": "keep", "regex": "a" * 10_001}, "relabel[0].regex: a regex of 10001 characters, at most 10000"),
         ({"action": "keep", "source_label": ["a"]}, "unknown key 'relabel[0].source_label'; did you mean 'source_"),
         ({"action": "keep", "source_labels": "a"}, "relabel[0].source_labels: 'a' is wrong, expected a list of str"),
+        ({"action": "keep", "regex": 1}, "relabel[0].regex: 1 is wrong, expected a string"),
     ],
 )  # fmt: skip
 def test_a_wrong_rule_is_refused_by_key_and_value(table: Mapping[str, object], message: str) -> None:
@@ -170,6 +171,7 @@ def test_a_wrong_rule_is_refused_by_key_and_value(table: Mapping[str, object], m
         rules(table)
 
     assert message in str(refused.value)
+    assert str(refused.value).count("relabel[0]") == 1
 
 
 def test_no_regex_takes_longer_than_its_text() -> None:

@@ -107,6 +107,8 @@ def _read_rule(table: Table) -> Rule:
             replacement,
             table.whole_number("modulus", 1) if action == "hashmod" else 0,
         )
+    except ConfigurationError:
+        raise
     except ServescopeError as error:
         raise ConfigurationError(f"{table.origin}: {table.key('regex')}: {error}") from None
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from alerts.options import DEFAULTS, Options
 from servescope.alerting.monitoring.blindness import FLEET_UNSEEN
-from servescope.contract.expressions import Matchers, matchers_promql
+from servescope.contract.expressions import COLLECTOR_LABELS, Matchers, matchers_promql
 from servescope.contract.identity import IDENTITY_LABELS
 from servescope.contract.own_metrics import (
     AGENTS_JOB,
@@ -67,6 +67,15 @@ def unanswered(options: Options) -> str:
     return f"{_asked(options, _PROBED)} == 0 and on ({_fleet(options)}) {_blind()}"
 
 
+def counted_over(options: Options, *labels: str) -> str:
+    """The labels of a target that a count of its deployment has not, `replica` and `role` where no `labels` are named.
+
+    Where a target is scraped is among them, too, though series that differ in that may each count.
+    """
+    kept = {*options.common.collector_labels, *options.common.labels.values()}
+    return ", ".join((*(each for each in COLLECTOR_LABELS if each not in kept), *(labels or ("replica", "role"))))
+
+
 def lost(options: Options) -> str:
     """The targets whose last samples are there, and which nothing asks any more."""
     return _series(UNSEEN_SERIES, options, (("why", ("agent",)),))
@@ -111,7 +120,7 @@ def _counted_unseen(options: Options) -> str:
     """How many targets of each deployment are counted neither as up nor as down."""
     ended = _series(UNSEEN_SERIES, options, (("why", ("agent", "collector")),))
     silent = f"{_series(UNSEEN_SERIES, options, (('why', ('translator',)),))} and on ({_fleet(options)}) {_blind()}"
-    return f"count without (replica, role) (group without (why) ({ended} or {silent}))"
+    return f"count without ({counted_over(options)}) (group without (why) ({ended} or {silent}))"
 
 
 def _blind() -> str:
@@ -148,9 +157,8 @@ def _coverage(options: Options) -> str:
     targets = f"group without ({_apart(options, 'why')}) ({fleet} or {_series(UNSEEN_SERIES, options)})"
     scrapes = f"max without ({_apart(options)}) ({_scrapes(options)}) and {targets}"
     usual = f"max_over_time({_series(MOST_SCRAPES_SERIES, options)}[{_USUAL}])"
-    return (
-        f"sum without (replica, role) ({scrapes}) / sum without (role) (count without (replica) ({targets}) * {usual})"
-    )
+    had = f"sum without ({counted_over(options)}) ({scrapes})"
+    return f"{had} / sum without ({counted_over(options, 'role')}) (count without (replica) ({targets}) * {usual})"
 
 
 def _scrapes(options: Options) -> str:

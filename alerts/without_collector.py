@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from alerts.fleet import lost, unanswered
+from alerts.fleet import counted_over, lost, unanswered
 from alerts.options import DEFAULTS, Options
 from servescope.contract.expressions import once_promql
 from servescope.contract.identity import DEPLOYMENT_LABELS, ENGINE_ROLES, IDENTITY_LABELS
@@ -56,6 +56,7 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
     names = ", ".join((*DEPLOYMENT_LABELS, *options.common.extra_labels))
     reported = f'replica_count_by_status{{derived=""{f",{options.scope}" if options.scope else ""}}}'
     unless = f"unless on ({names}) {reported}"
+    members = counted_over(options)
     active, unhealthy = COUNTED_STATUSES
     everybody, any_up = ", ".join((*collectors, *IDENTITY_LABELS)), _scraped(SCRAPED_UP, options.on_all)
     expressions: tuple[tuple[str, str, dict[str, str]], ...] = (
@@ -64,18 +65,18 @@ def without_collector_group(options: Options = DEFAULTS) -> dict[str, Any]:
         (SCRAPE_AGE_SERIES, f"{since} or ({grown})", {}),
         ("servescope_target_scrape_duration_seconds", once_promql(seconds, collectors), {}),
         ("servescope_target_missing_metrics", once_promql(missing, collectors), {}),
-        ("servescope_targets", f"count without (replica, role) (({health}) == 1 unless ({unread}))", {"health": "up"}),
-        ("servescope_targets", f"count without (replica, role) ({unread})", {"health": "not_understood"}),
-        ("servescope_targets", f"count without (replica, role) (({health}) == 0)", {"health": "down"}),
+        ("servescope_targets", f"count without ({members}) (({health}) == 1 unless ({unread}))", {"health": "up"}),
+        ("servescope_targets", f"count without ({members}) ({unread})", {"health": "not_understood"}),
+        ("servescope_targets", f"count without ({members}) (({health}) == 0)", {"health": "down"}),
         # Where no autoscaler reports them, as a collector counts its own targets.
         (
             "replica_count_by_status",
-            f"sum without (replica, role) ({engines}) {unless}",
+            f"sum without ({members}) ({engines}) {unless}",
             {"derived": "true", "status": active},
         ),
         (
             "replica_count_by_status",
-            f"sum without (replica, role) (1 - ({engines})) {unless}",
+            f"sum without ({members}) (1 - ({engines})) {unless}",
             {"derived": "true", "status": unhealthy},
         ),
         # Alerts on targets that left the lists ask whether anything is listed at all.

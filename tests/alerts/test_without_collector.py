@@ -173,6 +173,20 @@ def test_targets_that_expose_the_contract_themselves_are_up_by_their_scrape(prom
 
 
 @pytest.mark.slow
+def test_a_deployment_is_counted_whole_where_every_series_counts(promtool: Path, tmp_path: Path) -> None:
+    """Without labels of collectors the targets keep where they are scraped, and the counts do not."""
+    given = {series("up", _SCRAPED): "1", series("up", _OTHER_SCRAPER): "1", series("up", _PROBED): "0"}
+    checks = [
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "up"}, [2]),
+        *_recorded("servescope_targets", {**DEPLOYMENT, "health": "down"}, [1]),
+        *_recorded("replica_count_by_status", {**DEPLOYMENT, "derived": "true", "status": "active"}, [2]),
+    ]
+
+    options = make_options({"collector_labels": []}, origin="options.toml")
+    assert _check(promtool, tmp_path, given, checks, options) == {}
+
+
+@pytest.mark.slow
 def test_what_answers_and_is_not_understood_is_up_and_no_replica(both_promtools: Path, tmp_path: Path) -> None:
     """As in Prometheus: neither an unhealthy replica nor an active one, and of a state of its own."""
     given = {

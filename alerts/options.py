@@ -185,8 +185,9 @@ class Options:
 
     def expression(self, promql: str) -> str:
         """A PromQL expression with renamed identity labels."""
-        # In PromQL a label's name cannot be anything else: metric names are longer, and values are quoted.
-        return self._renamed(promql, r"\b({labels})\b")
+        # In PromQL a label's name cannot be anything else: metric names are longer. What a matcher compares with stays;
+        # label_replace has names in quotes, too.
+        return self._renamed(promql, r'[=~]\s*"(?:[^"\\]|\\.)*"|\b({labels})\b')
 
     def template(self, text: str) -> str:
         """A text with renamed labels in `$labels.…` of Prometheus or `Labels.…` of Alertmanager."""
@@ -200,7 +201,7 @@ class Options:
         names = self.common.labels
         if not names:
             return text
-        return re.sub(pattern.format(labels="|".join(names)), lambda match: names[match[1]], text)
+        return re.sub(pattern.format(labels="|".join(names)), lambda match: names.get(match[1], match[0]), text)
 
 
 DEFAULTS = Options()

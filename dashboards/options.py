@@ -162,8 +162,8 @@ def _labels(value: object, origin: str) -> dict[str, str]:
             raise ConfigurationError(
                 f"{origin}: labels: no identity label {label!r}, known: {', '.join(IDENTITY_LABELS)}"
             )
-        if not isinstance(name, str) or not _LABEL.match(name):
-            raise _wrong(origin, f"labels.{label}", name, "the name of a label")
+        if not is_label(name):
+            raise _wrong(origin, f"labels.{label}", name, "the name of a label that Prometheus stores")
         if name in _TAKEN_LABELS:
             raise _wrong(origin, f"labels.{label}", name, f"a name that is not one of {', '.join(_TAKEN_LABELS)}")
     names = [value.get(label, label) for label in IDENTITY_LABELS]

@@ -155,6 +155,17 @@ def test_nothing_of_the_defaults_is_left(other: Options) -> None:
 
 
 @pytest.mark.slow
+def test_values_that_are_called_as_a_label_stay(path: Path) -> None:
+    """Renamed is what a matcher compares, not what it compares with."""
+    path.write_text(OTHER.replace('"eu"', '"replica-eu"').replace('"trtllm"', '"new-role"'), encoding="utf-8")
+    text = render_bundle("prometheus", read_options(path))
+
+    assert 'cluster="replica-eu"' in text
+    assert 'engine="new-role"' in text
+    assert not re.search(r"pod-eu|new-part", text)
+
+
+@pytest.mark.slow
 def test_what_is_chosen_is_there(other: Options) -> None:
     """In rules, runbooks and links alike."""
     files = render(other)
@@ -597,6 +608,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"scrape_interval": "2m", "refresh": "2m", "window": "10m"}, "scrape_interval is '2m', expected at most 75s"),
     ({"labels": {"model": "m"}}, "labels: no identity label 'model', known: model_name, "),
     ({"labels": {"rollout_phase": "phase"}}, "labels.rollout_phase is 'phase', expected a name that is not one of "),
+    ({"labels": {"replica": "__replica__"}}, "labels.replica is '__replica__', expected the name of a label that "),
     ({"labels": {"replica": "severity"}}, "labels.replica is 'severity', expected a name that is not one of "),
     ({"thresholds": {"speculation_rate": [0.8, 0.4]}}, "is [0.8, 0.4], expected ascending numbers"),
     ({"alerts": {"bounds": {"worse_time": 2}}}, "unknown key 'alerts.bounds.worse_time'; did you mean 'worse_times'?"),

@@ -86,7 +86,7 @@ def test_prompts_that_share_nothing_do_not(tmp_path: Path) -> None:
 
 def test_one_replica_has_nothing_to_choose(tmp_path: Path) -> None:
     """Both routers find the same there, and the load is that of all."""
-    trial = try_routers(write_trace(tmp_path / "t.jsonl", is_shared=True, sessions=4), PARSED, replicas=1)
+    trial = try_routers(write_trace(tmp_path / "t.jsonl", is_shared=True, sessions=9), PARSED, replicas=1)
     assert trial.by_load.hit_rate == trial.kv_aware.hit_rate > 0
     assert trial.by_load.load_imbalance == trial.kv_aware.load_imbalance == 1
     assert advise_routing(trial).answer == "does not pay"

@@ -43,6 +43,13 @@ def test_routing_pays_by_the_first_token(hit_rate: float, mean: float, p95: floa
     assert advise_routing(tried(hit_rate, mean, p95)).answer == answer
 
 
+def test_a_few_requests_prove_nothing_of_routing() -> None:
+    """The 95th percentile of three is that of one; the figures are there all the same."""
+    advice = advise_routing(replace(tried(0.3, 0.7, 2.5), requests=3))
+    assert (advice.answer, advice.text) == ("unknown", "there were fewer than 50 requests")
+    assert "Time to first token: mean 1 s by load" in advice.reasons[2]
+
+
 def test_the_figures_behind_an_answer_are_there() -> None:
     """Of both routers: what came from cache, first tokens, the load; and what no router exceeds."""
     advice = advise_routing(tried(0.3, 0.7, 2.5))

@@ -18,6 +18,9 @@ _NOTICEABLE: Final = 0.05
 _LEAST_GAIN: Final = 0.01
 """The share of prompt tokens that has to come from cache in addition; below it there is nothing to find."""
 
+_FEWEST_REQUESTS: Final = 50
+"""Of fewer the 95th percentile is that of one or two."""
+
 _BACKLOG: Final = 0.1
 """Where first tokens wait for this share of the time in which all requests came, the queue grew all the while."""
 
@@ -58,6 +61,9 @@ class RoutingTrial:
 
 def advise_routing(trial: RoutingTrial) -> Advice:
     """Whether KV-aware routing pays for the traffic of a trace: by the time to the first token, and why."""
+    if trial.requests < _FEWEST_REQUESTS:
+        text = f"there were fewer than {show_count(_FEWEST_REQUESTS)} requests"
+        return Advice("routing", "unknown", text, tuple(_explain_trial(trial)))
     before, after = trial.by_load, trial.kv_aware
     mean = after.first_token_mean_seconds / before.first_token_mean_seconds - 1
     tail = after.first_token_p95_seconds / before.first_token_p95_seconds - 1

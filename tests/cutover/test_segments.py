@@ -27,7 +27,7 @@ from servescope.judge.checkpoints.fold_codec import decode, encode
 from servescope.judge.report.report import render_report
 from servescope.judge.report.text import describe_judgement
 from tests.cutover.support.segmented_evidence import Tenant, segmented, tenants_of, without_segments
-from tests.support.cutover_evidence import Side, Story, plan_of
+from tests.support.cutover_evidence import HOUR, Side, Story, plan_of
 from tests.support.drawing import trials
 
 STORY = Story(past_hours=26, hours=4, v1=Side(replicas=6), v2=Side(replicas=2))
@@ -156,7 +156,7 @@ def test_no_more_than_thirty_segments_are_compared() -> None:
 def test_a_segment_that_comes_later_leaves_the_sums_known() -> None:
     """It has counted nothing before, so that what all requests together did is known as before."""
     evidence = segmented(STORY, {"a": Tenant(0.5), "b": Tenant(0.5)})
-    late = np.arange(evidence.targets[0].blocks.size) >= 6
+    late = np.arange(evidence.targets[0].blocks.size) >= (STORY.past_hours + 1) * HOUR
     targets = []
     for target in evidence.targets:
         gains = target.gains.copy()

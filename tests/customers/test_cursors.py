@@ -20,6 +20,7 @@ from servescope.customers.lanes.cursors import (
     Delivery,
     Gap,
     LaneId,
+    NoCursorsError,
     RemovedError,
 )
 from servescope.customers.points.reading import FleetState
@@ -169,10 +170,15 @@ def test_another_file_is_refused_and_left_alone(tmp_path: Path, prepare: Callabl
 
 
 def test_reading_a_file_that_is_not_there_says_what_makes_it(tmp_path: Path) -> None:
-    """And makes none."""
-    with pytest.raises(CursorError, match="`servescope customers run` makes it"):
+    """And makes none; one that a full disk left empty is none either, and is filled."""
+    with pytest.raises(NoCursorsError, match="`servescope customers run` makes it"):
         CursorFile(tmp_path / "customers.db")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "customers.db").touch()
+    with pytest.raises(NoCursorsError, match="is empty; `servescope customers run` fills it"):
+        CursorFile(tmp_path / "customers.db")
+    CursorFile(tmp_path / "customers.db", deliver=True).close()
+    CursorFile(tmp_path / "customers.db").close()
 
 
 @pytest.mark.parametrize("replaced", [False, True])

@@ -18,7 +18,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 
 from servescope.customers.config import read_policies, read_usable_policies
 from servescope.customers.lanes.claimed_past import ClaimedPast, apply_claims, claim_past
-from servescope.customers.lanes.cursors import CursorFile
+from servescope.customers.lanes.cursors import CursorFile, NoCursorsError
 from servescope.customers.lanes.listener import make_pull_application
 from servescope.customers.lanes.program import CustomersProgram
 from servescope.customers.lanes.prometheus_past import warn_of_prometheus
@@ -85,10 +85,11 @@ def read_startable(config: Path, removed: Container[str] = ()) -> Startable:
 
 
 def _read_removed(cursors_path: Path) -> Mapping[str, int]:
-    if not cursors_path.exists():
+    try:
+        with CursorFile(cursors_path) as cursors:
+            return cursors.removed()
+    except NoCursorsError:
         return {}
-    with CursorFile(cursors_path) as cursors:
-        return cursors.removed()
 
 
 async def _serve_until_signalled(

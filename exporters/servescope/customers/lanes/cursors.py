@@ -69,6 +69,10 @@ class CursorError(ServescopeError):
     """The file of cursors cannot be opened, read or written; the text names it."""
 
 
+class NoCursorsError(CursorError):
+    """There is no file of cursors yet, or an empty one, as a full disk leaves it."""
+
+
 class RemovedError(CursorError):
     """The customer was removed meanwhile: nothing is sent to it any more."""
 
@@ -156,7 +160,7 @@ class CursorFile(Closing):
         self._using = threading.RLock()
         self._held: dict[LaneId, list[Acknowledgement]] = {}
         if not deliver and not path.exists():
-            raise CursorError(f"cursors {path}: there is no such file; `servescope customers run` makes it")
+            raise NoCursorsError(f"cursors {path}: there is no such file; `servescope customers run` makes it")
         if deliver:
             self._lock = lock_for_writing(path, what="cursors", writer="`servescope customers run`")
         try:
@@ -177,6 +181,8 @@ class CursorFile(Closing):
             self._connection.executescript(
                 f"BEGIN; {_TABLES} PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_VERSION}; COMMIT;"
             )
+        elif not (tables or application or version):
+            raise NoCursorsError(f"cursors {self.path}: the file is empty; `servescope customers run` fills it")
         elif application != _APPLICATION:
             raise CursorError(f"cursors {self.path}: the file belongs to another program")
         elif version != _VERSION:

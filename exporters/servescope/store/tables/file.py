@@ -59,7 +59,7 @@ def lock_for_writing(path: Path, *, what: str = "store", writer: str = "collecto
     try:
         lock = os.open(f"{path}-lock", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        raise _cannot_be_written(path, error) from error
+        raise _cannot_be_written(path, error, what) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -70,7 +70,7 @@ def lock_for_writing(path: Path, *, what: str = "store", writer: str = "collecto
         ) from None
     except OSError as error:
         os.close(lock)
-        raise _cannot_be_written(path, error) from error
+        raise _cannot_be_written(path, error, what) from error
     # The process number only serves the message above; a full disk without room for it must not prevent the lock.
     with suppress(OSError):
         os.ftruncate(lock, 0)
@@ -281,8 +281,8 @@ def _make_tables(connection: sqlite3.Connection) -> None:
     )
 
 
-def _cannot_be_written(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"store {path}: cannot be written: {error.strerror}", retryable=error.errno in _DISK_ERRNOS)
+def _cannot_be_written(path: Path, error: OSError, what: str = "store") -> StoreError:
+    return StoreError(f"{what} {path}: cannot be written: {error.strerror}", retryable=error.errno in _DISK_ERRNOS)
 
 
 def _primary_code(error: sqlite3.Error) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from servescope.customers.policy.policy import Protocol
 from servescope.customers.transports.senders import make_sender
 from servescope.settings.access import Access, Proxy, Tls
 from servescope.web.posting import SendError
@@ -126,18 +127,23 @@ BROKEN = {
     "a page": (
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 4\r\n\r\n<p/>", "protocol", "a page of HTML",
     ),
+    "a proxy's page": (
+        b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<p>\x1b[2J HTTPS",
+        "protocol", "400; <p> [2J HTTPS",
+    ),
     "redirect": (
         whole(b"", "Location: https://other.example/", status="302 Found"), "protocol", "redirects are not followed",
     ),
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("protocol", ["otlp-http", "remote-write"])
 @pytest.mark.parametrize("name", BROKEN)
-async def test_an_answer_that_is_none_is_named_and_retried(name: str) -> None:
-    """Half a response, none, or one of something else than an OTLP receiver."""
+async def test_an_answer_that_is_none_is_named_and_retried(name: str, protocol: Protocol) -> None:
+    """Half a response, none, or one of something else than a receiver."""
     answer, reason, text = BROKEN[name]
     async with answering(sending(answer)) as base:
-        error = await fail(push_to(f"{base}/v1/metrics"))
+        error = await fail(push_to(f"{base}/v1/metrics", protocol=protocol))
     assert (error.reason, error.retryable) == (reason, True), error
     assert text in str(error)
 

@@ -49,7 +49,7 @@ async def test_a_probe_is_one_labelled_point_by_each_protocol() -> None:
         (401, "check the token or header", "is tried again, for 1d at most"),
         (404, "check the path of url", "is tried again, for 1d at most"),
         (503, "a fault of its own", "is tried again, for 1d at most"),
-        (400, "refused its data", "is dropped, and recorded as a gap"),
+        (400, "refused the data", "is dropped, and recorded as a gap"),
     ],
 )
 async def test_a_refusal_is_explained(status: int, meaning: str, later: str) -> None:

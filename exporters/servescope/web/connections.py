@@ -229,6 +229,6 @@ def quoted(sent: object) -> str:
 
 
 def shortened(text: str) -> str:
-    """The beginning of what a server sent, in one line."""
-    line = " ".join(text.split())
+    """The beginning of what a server sent, in one line, without what a terminal would act on."""
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= _MOST_SHOWN else line[:_MOST_SHOWN] + "…"

@@ -89,6 +89,11 @@ class HttpAnswer:
         """The media type without its parameters, in lower case."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
+    @property
+    def is_page(self) -> bool:
+        """Whether it is a page of HTML, which is a proxy's or another server's; some mark an empty text as HTML too."""
+        return self.content_type == "text/html" and self.body.lstrip().startswith(b"<")
+
 
 class Poster:
     """Posts to one destination over connections of its own; nothing is shared with others.
@@ -103,7 +108,7 @@ class Poster:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, sent_body: bytes, headers: Mapping[str, str]) -> HttpAnswer:
-        """The answer to one request, whatever its status; raises SendError where there is none."""
+        """The answer to one request, whatever its status; raises SendError where there is none, or a page of HTML."""
         access, seconds = self._access, self._seconds
         try:
             if self._session is None:
@@ -127,7 +132,7 @@ class Poster:
                 most_bytes = _MOST_SUCCESS_BYTES if _is_success(response.status) else _MOST_ANSWER_BYTES
                 body, is_whole = await _read(response, most_bytes)
                 skew = _skew(response.headers, answered)
-                return HttpAnswer(response.status, response.headers, body, skew, is_whole)
+                answer = HttpAnswer(response.status, response.headers, body, skew, is_whole)
         except AccessError as error:
             raise SendError(str(error), reason="credentials") from None
         except TimeoutError:
@@ -136,6 +141,9 @@ class Poster:
             found = failure(error)
             reason = _REASON_OF_OUTCOME.get(found.outcome, "unreachable")
             raise SendError(self._conceal(str(found)), reason=reason) from None
+        if answer.is_success and answer.is_page:
+            raise self.refusal(answer, "the answer is a page of HTML; is this an endpoint for metrics?")
+        return answer
 
     def refusal(self, answer: HttpAnswer, said: str) -> SendError:
         """The error that an answer without success is; `said` is the receiver's own text."""
@@ -150,7 +158,7 @@ class Poster:
         if answer.skew_seconds is not None and abs(answer.skew_seconds) >= _NOTABLE_SKEW_SECONDS:
             ahead = "ahead of" if answer.skew_seconds > 0 else "behind"
             parts.append(f"the receiver's clock is {abs(answer.skew_seconds):.0f} s {ahead} ours")
-        reason = _reason(status)
+        reason = _reason(answer)
         retry = retry_after(answer.headers) if reason in ("throttled", "unavailable") else None
         is_retryable = reason != _UNRETRYABLE_REASON
         return SendError("; ".join(parts), reason=reason, retryable=is_retryable, after_seconds=retry)
@@ -168,12 +176,13 @@ def _is_success(status: int) -> bool:
     return 200 <= status < 300
 
 
-def _reason(status: int) -> str:
+def _reason(answer: HttpAnswer) -> str:
+    status = answer.status
     if status >= 500:
         return "unavailable"
     if status in _WRONG_ENDPOINT or status < 300:
         return "protocol"
-    return _REASONS_OF_STATUS.get(status, _UNRETRYABLE_REASON)
+    return _REASONS_OF_STATUS.get(status, "protocol" if answer.is_page else _UNRETRYABLE_REASON)
 
 
 async def _read(response: aiohttp.ClientResponse, most_bytes: int) -> tuple[bytes, bool]:

@@ -36,7 +36,10 @@ MEANINGS: Final[Mapping[str, str]] = MappingProxyType(
         "credentials": "The receiver did not accept who we are: check the token or header, and what it may do.",
         "throttled": "The receiver is asked too much: check its limits, and the customer's interval and quotas.",
         "unavailable": "The receiver, or a proxy before it, has a fault of its own.",
-        "refused": "The receiver understood the request and refused its data: check what it demands of them.",
+        "refused": (
+            "The receiver refused the data, or cannot read them: check protocol, the path of url and gzip, and what it "
+            "demands of them."
+        ),
         "too_large": "The request was too large: check max_request_size and the receiver's limit.",
         "protocol": "What answers is no such receiver: check the path of url, and protocol.",
     }

@@ -64,8 +64,6 @@ class OtlpHttpSender:
     def _read(self, answer: HttpAnswer) -> ExportMetricsServiceResponse:
         """The response; one without a body, with a text, or that cannot be read, says that all was taken."""
         kind, unread = answer.content_type, ""
-        if kind == "text/html":
-            raise self._poster.refusal(answer, "the answer is a page of HTML; is this an OTLP endpoint?")
         response = ExportMetricsServiceResponse()
         try:
             if not answer.is_whole:

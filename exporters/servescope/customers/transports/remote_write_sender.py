@@ -98,7 +98,7 @@ def _knows_only_1(answer: HttpAnswer) -> bool:
 
     Such a one reads the request as an empty one and accepts it, or refuses it as no request at all.
     """
-    return answer.is_success or answer.status in (_BAD_REQUEST, _UNSUPPORTED)
+    return answer.is_success or (answer.status in (_BAD_REQUEST, _UNSUPPORTED) and not answer.is_page)
 
 
 def _number(text: str, otherwise: int) -> int:

@@ -236,3 +236,6 @@ async def test_a_token_may_rotate(tmp_path: Path) -> None:
         file.write_text("new-token-of-acme\n")
         one = [(await served.get("acme", token))[0] for token in ("token-of-acme", "new-token-of-acme")]
         assert (both, one) == ([200, 200], [401, 200])
+        file.write_text("new-token-of-acme\ntoken-of-umbrella\n")  # another's, by mistake, opens neither page
+        assert [(await served.get(name, "token-of-umbrella"))[0] for name in TOKENS] == [401, 401]
+        assert (await served.get("acme", "new-token-of-acme"))[0] == 200

@@ -99,7 +99,7 @@ def test_promtool_accepts_all_that_is_asked(acme: Policy, promtool: Path, tmp_pa
     (tmp_path / "panels.json").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
     (tmp_path / "alerts.yml").write_text(alerts_of(acme))
     (tmp_path / "empty.yml").write_text(alerts_of(replace(acme, metrics=(), figures=("request_rate",))))
-    done = run(promtool, ["check", "rules", "panels.json", "alerts.yml", "empty.yml"], tmp_path)
+    done = run(promtool, ["check", "rules", "--lint-fatal", "panels.json", "alerts.yml", "empty.yml"], tmp_path)
 
     assert done.returncode == 0, done.stdout
     assert len(rules) > 15

@@ -50,6 +50,7 @@ class CustomerAlert:
     expression: str
     severity: str
     summary: str
+    window: str | None = None
     pending: str = _FOR
 
 
@@ -79,6 +80,7 @@ def customer_alerts(names: StoredNames) -> Iterator[CustomerAlert]:
                 window.severity,
                 f"{objective.promise}; for {window.long} the error budget was used {window.factor:g} times as fast as "
                 f"lasts 30 days",
+                window.long,
             )
     family = _presence(names)
     if family is not None:
@@ -106,11 +108,13 @@ def render_alerts(names: StoredNames) -> str:
     name = _yaml(f"servescope customer {names.policy.name}")
     lines = ["groups:", f"  - name: {name}", "    rules:" if alerts else "    rules: []"]
     for alert in alerts:
+        # Rules of one name and severity would be one alert for Alertmanager.
+        window = f", window: {alert.window}" if alert.window else ""
         lines += [
             f"      - alert: {alert.name}",
             f"        expr: {_yaml(alert.expression)}",
             f"        for: {alert.pending}",
-            f"        labels: {{severity: {alert.severity}}}",
+            f"        labels: {{severity: {alert.severity}{window}}}",
             f"        annotations: {{summary: {_yaml(alert.summary)}}}",
         ]
     return "\n".join(lines) + "\n"

@@ -124,6 +124,8 @@ WRONG = {
                            r"deployment_id='Search'.* is not under .* of .*servescope\.toml"),
     "since": (_SEARCH, f'{_SEARCH}since = "yesterday"\n',
               r"deployments\[0\]\.since: 'yesterday' is wrong, expected a time"),
+    "since without quotes": (_SEARCH, f"{_SEARCH}since = 2026-11-20T14:00:00Z\n",
+              r"deployments\[0\]\.since: 2026-.* is wrong, expected a time in quotes"),
     "loose deployment": ('deployment_id = "search"', 'deployment_id = "loose"',
                          r"deployment_id='loose'.*set fixed_labels = true"),
     "no key": ('replica_key_file = "acme.key"\n', "", r"'replica_key_file' is missing"),

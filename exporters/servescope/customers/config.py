@@ -350,10 +350,11 @@ class _Reader:
 
 
 def _read_since(table: Table) -> int:
+    since = table.values["since"]
     try:
-        return parse_instant(table.string("since", None))
+        return parse_instant(since if isinstance(since, str) else "")
     except ValueError:
-        raise table.wrong("since", "a time like '2026-11-20T14:00:00Z'") from None
+        raise table.wrong("since", "a time in quotes like '2026-11-20T14:00:00Z'") from None
 
 
 def _added_labels(policy: Policy) -> tuple[str, ...]:

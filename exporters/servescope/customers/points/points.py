@@ -85,6 +85,8 @@ class Accepted:
     ) -> Accepted:
         """The answer of a receiver that says of how many of the points sent it `rejected`, which may be any number."""
         bounded = min(max(rejected, 0), sent)
+        if bounded and not message:
+            message = "it does not say why"
         if bounded != rejected:
             message = f"it says that it rejected {rejected} of {sent} points; {message}"
         return cls(sent - bounded, bounded, message, sent_bytes, skew_seconds)

@@ -38,10 +38,13 @@ async def test_a_request_arrives_whole_and_is_accepted() -> None:
 
 
 async def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
-    """Partial success, in protobuf or in JSON: the request was accepted, and is not sent again."""
+    """Partial success, in protobuf of either name or in JSON: the request was accepted, and is not sent again."""
 
     async def in_json(_: web.Request) -> web.Response:
         return web.json_response({"partialSuccess": {"rejectedDataPoints": "1", "errorMessage": f"not {SECRET}"}})
+
+    async def by_the_registered_name(_: web.Request) -> web.Response:
+        return web.Response(body=b"\x0a\x02\x08\x02", content_type="application/protobuf")
 
     async with http_backend() as backend:
         backend.rejecting = 3
@@ -49,6 +52,8 @@ async def test_what_a_receiver_rejects_is_counted_with_its_text() -> None:
         in_protobuf = await succeed(push_to(backend.url))
         backend.faults.append(in_json)
         from_json = await succeed(push_to(backend.url, access=access))
+        backend.faults.append(by_the_registered_name)
+        assert (await succeed(push_to(backend.url))).rejected == 2
         assert (in_protobuf.points, in_protobuf.rejected, in_protobuf.message) == (1, 3, "over the limit")
         assert (from_json.points, from_json.rejected, from_json.message) == (3, 1, "not [secret]")
 

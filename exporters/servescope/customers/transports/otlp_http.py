@@ -22,6 +22,7 @@ from servescope.customers.transports.otlp import count_bytes, encode
 from servescope.web.posting import HttpAnswer, Poster
 
 _PROTOBUF = "application/x-protobuf"
+_ANSWERED_AS = (_PROTOBUF, "application/protobuf")  # the protocol's own name, and the registered one
 _TOO_LARGE = 413
 _GZIP_LEVEL = 4  # beyond it, time grows faster than size shrinks
 
@@ -68,7 +69,7 @@ class OtlpHttpSender:
         try:
             if not answer.is_whole:
                 unread = f"the answer has more than {len(answer.body)} bytes: it is not read"
-            elif kind == _PROTOBUF:
+            elif kind in _ANSWERED_AS:
                 response.ParseFromString(answer.body)
             elif kind == "application/json" and answer.body.strip():
                 Parse(answer.body, response, ignore_unknown_fields=True)
@@ -81,7 +82,7 @@ class OtlpHttpSender:
 
 def _error_text(answer: HttpAnswer) -> str:
     """What the receiver says of its refusal: OTLP has a Status for it, others write text."""
-    if answer.content_type == _PROTOBUF:
+    if answer.content_type in _ANSWERED_AS:
         try:
             return str(Status.FromString(answer.body).message)
         except DecodeError:

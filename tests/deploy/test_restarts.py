@@ -137,11 +137,13 @@ def test_a_truncated_index_ends_collector_and_readers_and_costs_no_committed_sam
         counts.append(len(counts))
         request.reply(200, f'output_tokens_total{{deployment_id="x"}} {counts[-1]}\n', Content_Type="text/plain")
 
-    def read() -> list[float]:
+    def read() -> list[float | None]:
+        """What each scrape found, None for one that timed out, as some do on a busy machine."""
         # Closed again before the file is truncated: it is in the memory of whoever has the store open.
         with Store(store, read_only=True) as opened:
             found = [opened.read_scrapes(each.target_id, 0, 1 << 41) for each in opened.targets()]
-        return [float(snapshot.values[0]) for each in found for _, snapshot in each if snapshot is not None]
+        scrapes = [snapshot for each in found for _, snapshot in each]
+        return [None if snapshot is None else float(snapshot.values[0]) for snapshot in scrapes]
 
     with answering(page) as url:
         (tmp_path / "servescope.toml").write_text(
@@ -162,6 +164,6 @@ def test_a_truncated_index_ends_collector_and_readers_and_costs_no_committed_sam
             wait_until(lambda: len(read()) > len(committed) + 3, log)
             stored = read()
     assert stored[: len(committed)] == committed
-    # At most the scrape under way when it ended is missing.
-    missing = set(range(int(stored[-1]))) - {int(count) for count in stored}
-    assert len(missing) <= 1
+    # At most the scrape under way when it ended is missing, and what timed out.
+    found = [int(count) for count in stored if count is not None]
+    assert len(set(range(found[-1])) - set(found)) <= 1 + stored.count(None)

@@ -115,7 +115,7 @@ async def test_an_alertmanager_is_sent_the_end_for_fifteen_minutes_whatever_a_we
 async def test_a_refused_notification_delays_no_other(
     tmp_path: Path, receiver: str, error: FetchError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither by a status nor by a failure, now and later; the reason stays visible."""
+    """Neither by a status nor by a failure, now and after all failed; the reason stays visible."""
     monkeypatch.setattr("servescope.collector.paging.notifier.MAX_ALERTS_PER_REQUEST", 1)
     scene = Scene(tmp_path, receiver)
     async with aclosing(scene):
@@ -126,8 +126,12 @@ async def test_a_refused_notification_delays_no_other(
         assert scene.states()[NAME] == "firing"
         before = len(scene.receivers.sent("ServescopeWatchdog"))
         assert before >= 1
-        # Both are due again.
+        # Both are due again, and fail once.
+        scene.receivers.down |= {url for url, _ in scene.receivers.posts}
         await scene.step(4 * 3600)
+        await scene.steps(2)
+        scene.receivers.down.clear()
+        await scene.steps(2)
         assert len(scene.receivers.sent("ServescopeWatchdog")) > before
         (problem,) = scene.collector.alerts.notifier.problems().values()
         assert problem == str(error)
@@ -135,6 +139,22 @@ async def test_a_refused_notification_delays_no_other(
         await scene.steps(1)
         assert len(scene.receivers.sent(NAME)) == 1
         assert list(scene.collector.alerts.notifier.problems().values()) == [None]
+
+
+@pytest.mark.slow
+async def test_a_webhook_that_did_not_answer_in_time_is_sent_the_end(tmp_path: Path) -> None:
+    """It may have taken that the alert fires. Also when the collector was restarted in between."""
+    async with aclosing(Scene(tmp_path, WEBHOOK)) as scene:
+        scene.receivers = scene.collector.alerts.notifier._post = Choosy()
+        scene.receivers.refused, scene.receivers.error = NAME, FetchError("timeout", "no answer within 10 s")
+        for failed in (1, 0):
+            scene.failed = failed
+            await scene.steps(25)
+        assert scene.states() == {NAME: "resolved"}
+        await scene.restart()
+        scene.receivers.refused = ""
+        await scene.steps(2)
+        assert _statuses(scene) == ["resolved"]
 
 
 async def test_another_url_of_the_same_host_is_another_receiver(tmp_path: Path) -> None:

@@ -144,8 +144,8 @@ class _Channel:
     receiver: _Receiver
     access: Access
     last_sent: dict[Key, LastSent] = field(default_factory=dict)
-    # Alerts whose last notification failed: others are sent before them.
-    failed: set[Key] = field(default_factory=set)
+    # When the last notification of an alert failed: others are sent before it, and of failed ones the first to fail.
+    failed: dict[Key, float] = field(default_factory=dict)
     problem: str | None = None
     problem_logged_at: float = -_PROBLEM_LOGGED_EVERY_SECONDS
     is_due: asyncio.Event = field(default_factory=asyncio.Event)
@@ -239,7 +239,7 @@ class Notifier:
 
     def _forget(self, channel: _Channel, known: set[Key]) -> None:
         """Forget alerts that are no longer kept; one sent as firing and never as resolved counts as dropped."""
-        channel.failed &= known
+        channel.failed = {key: at for key, at in channel.failed.items() if key in known}
         for key in [key for key in channel.last_sent if key not in known]:
             if channel.last_sent.pop(key).state == "firing":
                 self._telemetry.count_notifications(channel.name, "dropped", 1)
@@ -273,7 +273,7 @@ class Notifier:
         # A receiver may hang on one notification and accept the others: what failed last time is sent last.
         due = sorted(
             channel.receiver.due(batch, channel.last_sent),
-            key=lambda part: not channel.failed.isdisjoint(each.key for each in part),
+            key=lambda part: max(channel.failed.get(each.key, 0.0) for each in part),
         )
         for part in due:
             # A slow receiver takes longer than an evaluation; what it gets must not have expired meanwhile.
@@ -286,6 +286,8 @@ class Notifier:
                 await post(channel.receiver.url, channel.access, body, TIMEOUT_SECONDS)
             except FetchError as error:
                 self._on_failure(channel, channel.access.conceal(str(error), *channel.secrets()), part)
+                if error.outcome == "timeout" and isinstance(channel.receiver, _Webhook):
+                    self._owe_end(channel, batch.at_ms, part)
                 if error.outcome not in ("status", "rate_limited"):
                     return False
                 # The receiver answers: it may accept the other parts.
@@ -304,8 +306,8 @@ class Notifier:
                 continue
             self._telemetry.notification_seconds.observe(time.perf_counter() - started)
             self._telemetry.count_notifications(channel.name, "sent", len(part))
-            channel.failed.difference_update(each.key for each in part)
             for each in part:
+                channel.failed.pop(each.key, None)
                 state: SentState = "resolved" if each.state == "resolved" else "firing"
                 channel.last_sent[each.key] = LastSent(each.active.fired_ms or 0, state, batch.at_ms)
             if isinstance(channel.receiver, _Webhook):
@@ -315,10 +317,18 @@ class Notifier:
             channel.problem = None
         return is_sent
 
+    def _owe_end(self, channel: _Channel, at_ms: int, part: Sequence[AlertInstance]) -> None:
+        """A webhook may show alerts that it did not answer for in time: they stay due, and so will their end be."""
+        for each in part:
+            sent = channel.last_sent.get(each.key)
+            if each.state == "firing" and (sent is None or sent.state != "firing"):
+                channel.last_sent[each.key] = LastSent(0, "firing", at_ms)
+        self._on_sent()
+
     def _on_failure(self, channel: _Channel, problem: str, part: Sequence[AlertInstance]) -> None:
         self._telemetry.count_notifications(channel.name, "failed", len(part))
-        channel.failed.update(each.key for each in part)
         now = time.monotonic()
+        channel.failed |= dict.fromkeys((each.key for each in part), now)
         if problem != channel.problem or now - channel.problem_logged_at >= _PROBLEM_LOGGED_EVERY_SECONDS:
             channel.problem_logged_at = now
             _logger.error("receiver %s: notification failed, will retry: %s", channel.name, problem)

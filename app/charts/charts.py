@@ -291,12 +291,14 @@ def _looks(lines: Sequence[Line]) -> Spec:
     """Colour and dash by line in one legend, of a single line too: whose it is must not be guessed."""
     keys = [f"y{place}" for place in range(len(lines))]
     names = ", ".join(f"{key}: {_quoted(visible(line.label))}" for key, line in zip(keys, lines, strict=True))
+    columns = f"(width < {_ENTRY_WIDTH * len(lines)} ? {3 if len(lines) > 2 else 1} : {len(lines)})"
     legend = {
-        "columns": {"expr": f"width < {_ENTRY_WIDTH * len(lines)} ? 3 : {len(lines)}"},
+        "columns": {"expr": columns},
         "title": None,
         "orient": "top",
         "labelExpr": f"({{{names}}})[datum.value]",
-        "labelLimit": 170,
+        # Long names must not push each other out of the chart.
+        "labelLimit": {"expr": f"clamp(width / {columns} - 40, 40, 170)"},
         "symbolType": "stroke",
         "symbolStrokeWidth": 2.2,
         "symbolSize": 200,

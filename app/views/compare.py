@@ -43,7 +43,7 @@ def show() -> None:
     span, notes = frame.head("Compare", store)
     known = frame.deployments(store)
     pair = default_pair(list(known.values()))
-    columns = st.columns([6, 6, 1], vertical_alignment="bottom")
+    columns = st.columns([4, 4, 1], vertical_alignment="bottom")
     left, right = (
         _choose(column, notes, label, name, known, default)
         for column, label, name, default in zip(columns, ("Left", "Right"), ("left", "right"), pair, strict=False)

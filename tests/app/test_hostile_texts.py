@@ -71,7 +71,7 @@ def page(browser: Browser) -> Page:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_shows_hostile_texts_as_they_are(address: str, page: Page, name: str) -> None:
-    """In the link and in what the page reads: each is read in full, and does nothing."""
+    """In the link and in what the page reads: each is read in full, does nothing, and stays in the window."""
     asked: list[str] = []
     page.on("request", note := lambda request: asked.append(request.url))
     given = {parameter: HOSTILE for parameter in PARAMETERS if f"{parameter}=" not in name}
@@ -86,6 +86,8 @@ def test_a_page_shows_hostile_texts_as_they_are(address: str, page: Page, name: 
     assert not {"\u202e", "\u200b"} & set(shown)
     for words in PAGES[name]:
         assert words.replace("HOSTILE", squeeze(SHOWN)) in shown
+    for size in (pictures.NARROW, pictures.WIDE):
+        pictures.check_width(page, size)
 
 
 # What each text has been made of, by its number.

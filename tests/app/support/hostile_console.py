@@ -33,6 +33,8 @@ HOSTILE: Final = (
     "**b** :smile: :material/home: $x^2$ \u202e\u200b=1+1"
 )
 """A name, an error, a reason: a link, pictures, an address, marks, an icon, a formula, and what cannot be seen."""
+LONG: Final = "w" * 200
+"""A word that no window is wide enough for."""
 SHOWN: Final = HOSTILE.replace("\u202e\u200b", r"\u202e\u200b")
 """What a reader reads of it."""
 
@@ -42,7 +44,9 @@ FIGURES = {"request_rate": 5.0, "time_to_first_token_p95": 0.4, "request_error_s
 @contextmanager
 def serve_hostile(folder: Path) -> Iterator[str]:
     """The address of the console, on a store, a plan, a journal, customers and an Alertmanager that are hostile."""
-    deployments = [Deployment(f"model {HOSTILE}", f"{stack} {HOSTILE}", stack, HOSTILE, "") for stack in ("v1", "v2")]
+    deployments = [
+        Deployment(f"model {HOSTILE}", f"{stack} {HOSTILE} {LONG}", stack, HOSTILE, "") for stack in ("v1", "v2")
+    ]
     _write_store(folder / "hostile.db", deployments)
     _write_plan(folder, deployments)
     words = ["--plan", str(folder / "plan.toml"), *write_exports(folder, deployments)]

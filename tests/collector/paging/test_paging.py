@@ -330,6 +330,9 @@ async def test_the_alerts_of_a_deployment_that_left_resolve(tmp_path: Path) -> N
         ('[alerting]\nonly = ["ServescopeWatchdog"]\ndisable = ["ServescopeWatchdog"]',
          "alerting.disable: disables every alert of 'alerting.only', expected one to be left: ServescopeWatchdog"),
         ('[alerting]\nexternal_url = "collector"', "alerting.external_url: 'collector' is wrong, expected a URL"),
+        # Alertmanager answers 422 to an alert with such a link.
+        ('[alerting]\nexternal_url = "http://x:port"', "alerting.external_url: 'http://x:port' is wrong, expected a"),
+        ('[alerting]\nexternal_url = "http://x/%zz"', "alerting.external_url: 'http://x/%zz' is wrong, expected a URL"),
         ('[alerting]\nrunbooks = "runbooks"', "alerting.runbooks: 'runbooks' is wrong, expected a URL such as"),
         ('[alerting]\ngrafana = "grafana:3000"', "alerting.grafana: 'grafana:3000' is wrong, expected a URL such as"),
         ('[[alerting.alertmanagers]]\nurl = "http://x/api/v2/alerts"',

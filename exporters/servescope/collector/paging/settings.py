@@ -20,6 +20,7 @@ from servescope.contract.samples import Labels, make_labels
 from servescope.errors import ConfigurationError, suggest
 from servescope.settings.access import ACCESS_SETTINGS, Access, read_access
 from servescope.settings.tables import REQUIRED, Setting, Table, read_document
+from servescope.settings.values import check_authority
 
 ALERTING_SETTINGS = {
     "alerting": (
@@ -166,8 +167,12 @@ def _read_runbooks(table: Table, key: str, default: str) -> str:
 def _read_url(table: Table, key: str, default: str) -> str:
     """A base URL; Alertmanager refuses alerts whose links are not URLs."""
     base = table.string(key, default).rstrip("/")
-    if base and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", base):
-        raise table.wrong(key, "a URL such as 'https://host.example.com'")
+    found = re.fullmatch(r"https?://([^\s/?#]+)(?:[^\s?#%]|%[0-9a-fA-F]{2})*", base)
+    try:
+        if base:
+            check_authority(found[1] if found else "")
+    except ValueError:
+        raise table.wrong(key, "a URL such as 'https://host.example.com'") from None
     return base
 
 

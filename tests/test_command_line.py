@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import itertools
 import socket
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from alerts.__main__ import main as alerts_main
 from dashboards.__main__ import main as dashboards_main
+from servescope import cli
 from servescope.cli import COMMANDS, make_command_parser
+from servescope.settings.command_line import FAILED
 from tests.support.answering import answering
 from tests.support.authorities import Authority
 from tests.support.commands import Done, run, run_main
@@ -139,6 +143,13 @@ def test_a_file_that_is_missing_or_wrong_is_wrong_usage(
     (line,) = done.stderr.splitlines()
     assert line.startswith("servescope: error: ")
     assert problem in line
+
+
+def test_an_output_that_is_not_written_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """Though a verdict would end with its own code: nobody has read what it is of."""
+    with patch("sys.stdout.flush", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+        assert cli.main(["faults", "kinds"]) == FAILED
+    assert capsys.readouterr().err == "servescope: error: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize("main", [alerts_main, dashboards_main])

@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.parse_args(words)  # answers --help and --version, refuses the rest
         command = import_module(COMMANDS[words[0]][0])
         code: int = command.run(make_command_parser(words[0]).parse_args(words[1:]))
+        # A verdict whose text was not written, as on a full disk, must not end with code 0.
+        print(end="", flush=True)
     except ServescopeError as error:
         return report_error(error)
     except KeyboardInterrupt:
@@ -80,6 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output went away, as `servescope inspect … | head` does.
         sys.stderr.close()
         return FAILED
+    except OSError as error:
+        return report_error(str(error))
     return code
 
 

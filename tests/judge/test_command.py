@@ -323,6 +323,7 @@ def test_arms_that_select_nothing_are_refused(equal: MadePast, judge: Judge, pla
     [
         (("run",), "has no run in the journal"),
         (("run", "--since", "yesterday"), "--since 'yesterday' is no time"),
+        (("plan", "--at", "99999d"), "--at '99999d' is before 1970"),
         (("run", "--since", "1h", "--stage", "4"), "--stage 4 is not one of the plan's, 1 to 3"),
         (("run", "--since", "1h", "--journal", "x.db"), "--journal and --since are both given"),
         (("run", "--stage", "1"), "--stage goes with --since"),

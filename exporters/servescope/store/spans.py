@@ -18,10 +18,13 @@ def read_span(start: str | None, end: str | None, now_ms: int) -> tuple[int, int
 def read_instant(option: str, text: str, before_ms: int) -> int:
     """Milliseconds of an instant in ISO 8601, or of a duration before another; raises UsageError naming the option."""
     try:
-        return before_ms - parse_duration(text)
+        found_ms = before_ms - parse_duration(text)
     except ValueError:
-        pass
-    try:
-        return parse_instant(text)
-    except ValueError:
-        raise UsageError(f"{option} {text!r} is no time, expected one like '2026-11-20T14:00:00Z' or '12h'") from None
+        try:
+            found_ms = parse_instant(text)
+        except ValueError:
+            expected = "expected one like '2026-11-20T14:00:00Z' or '12h'"
+            raise UsageError(f"{option} {text!r} is no time, {expected}") from None
+    if found_ms < 0:
+        raise UsageError(f"{option} {text!r} is before 1970")
+    return found_ms

@@ -286,6 +286,12 @@ def test_wrong_file_is_refused_by_file_key_and_value(tmp_path: Path, text: str, 
     assert message in str(refused.value)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path: Path) -> None:
+    """As editors on Windows begin a text with one."""
+    (tmp_path / "servescope.toml").write_text(MINIMAL, encoding="utf-8-sig")
+    read_configuration(tmp_path / "servescope.toml")
+
+
 def test_what_is_no_text_file_is_refused(tmp_path: Path) -> None:
     """A store, given by mistake, and a directory are named in words."""
     (tmp_path / "x.db").write_bytes(b"SQLite format 3\0\xff")

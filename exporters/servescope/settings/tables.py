@@ -35,7 +35,8 @@ T = TypeVar("T")
 def read_document(path: Path, what: str) -> dict[str, object]:
     """The TOML document in a file, which an error calls `what`; raises ConfigurationError."""
     try:
-        with path.open(encoding="utf-8") as file:
+        # Editors on Windows begin a text with a byte order mark.
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(LARGEST_TEXT + 1)
     except FileNotFoundError:
         raise ConfigurationError(f"no {what} file {str(path)!r}") from None

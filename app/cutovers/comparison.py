@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import tzinfo
 from typing import Final
 
@@ -20,6 +20,7 @@ from app.selection import TimeRange
 from servescope.contract.identity import Deployment
 from servescope.cutover.evidence.evidence import Decision
 from servescope.cutover.evidence.folding import ArmArrays, ArmFold, Floats
+from servescope.cutover.evidence.shares import recent_share
 from servescope.cutover.judgement import Judgement, MetricJudgement
 from servescope.cutover.plan.files import preset_metrics
 from servescope.cutover.plan.plan import Arm, CutoverPlan, Stage
@@ -35,6 +36,8 @@ LEAST_BELOW: Final = 20.0
 """Requests, or seconds of decoding, of both sides that a span needs to be called the worst."""
 LEAST_WORSE: Final = 0.005
 """How much worse, in logarithms, a span has to be to be called that at all."""
+_LEAST_SHARE: Final = 0.001
+"""Of a side with fewer requests nothing is proven within a range."""
 _ABSENT: Final = element("span", ABSENT, "absent")
 
 
@@ -84,9 +87,19 @@ def compare(
     decisions = (Decision("start", span.start_ms, stage=0),)
     at_ms = span.end_ms + SETTLED_MS
     case = fold_case(history, frozen, decisions, at_ms)
-    judgement = case.judge(frozen, decisions, at_ms)
+    # No plan says which share the right side is to have: it is the one that it has.
+    seen = replace(plan, stages=(Stage(_observed_share(case.folded, span)),))
+    judgement = case.judge(replace(frozen, plan=seen), decisions, at_ms)
     worst = find_worst(case.folded, judgement.metrics, span.start_ms)
     return Compared(judgement, worst, None if planned is None else planned.name)
+
+
+def _observed_share(folded: ArmArrays, span: TimeRange) -> float:
+    """The right side's share of the requests in the last hour of a range, within what a stage may plan."""
+    within = (folded.v1.blocks >= span.start_ms) & (folded.v1.blocks < span.end_ms)
+    loads = (np.nansum(arm.traffic["requests"], axis=0)[within] for arm in (folded.v1, folded.v2))
+    known = [each for each in recent_share(*loads)[-1:] if np.isfinite(each)]
+    return float(np.clip(known[0], _LEAST_SHARE, 1.0 - _LEAST_SHARE)) if known else 0.5
 
 
 def explain_verdict(compared: Compared) -> str:

@@ -31,11 +31,12 @@ FROZEN_ENGINE = Side(rejected=0.08, first_token=1.6)
 """What a v2 does whose engine stands still: the requests that come through are slower, and many are refused."""
 
 
-def compare(story: Story) -> tuple[Compared, dict[str, MetricJudgement]]:
-    """The comparison of a story's hours with v2, from its whole past."""
+def compare(story: Story, *, last_blocks: int = 0) -> tuple[Compared, dict[str, MetricJudgement]]:
+    """The comparison of a story's hours with v2, but for its last blocks, from its whole past."""
     past = made_past(story)
     left, right = past.deployments()
-    compared = comparison.compare(past, left, right, TimeRange(story.started_ms, story.end_ms, live=False))
+    span = TimeRange(story.started_ms, story.end_ms - last_blocks * BLOCK_MS, live=False)
+    compared = comparison.compare(past, left, right, span)
     return compared, {each.name: each for each in compared.judgement.metrics}
 
 
@@ -49,6 +50,17 @@ def test_a_frozen_engine_is_not_called_better() -> None:
     v2 = metrics["request_rejected_share"].v2
     assert v2 is not None
     assert v2.value == pytest.approx(0.08, abs=0.01)
+
+
+@pytest.mark.parametrize("share", [0.25, 0.75])
+def test_a_range_is_judged_at_the_share_that_is_there(share: float) -> None:
+    """No plan says another one: what is faster at that share is proven better, and nothing asks to move traffic."""
+    v1, v2 = Side(replicas=round(8 * (1 - share))), Side(replicas=round(8 * share), slower=0.5)
+    compared, metrics = compare(Story(past_hours=26, hours=3, share=share, v1=v1, v2=v2), last_blocks=1)
+
+    assert metrics["time_to_first_token_seconds"].verdict == "HEALTHY"
+    assert "the plan says" not in compared.judgement.reason
+    assert compared.judgement.stage.share == pytest.approx(share, abs=0.02)
 
 
 @pytest.mark.slow

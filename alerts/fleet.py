@@ -68,9 +68,9 @@ def unanswered(options: Options) -> str:
 
 
 def counted_over(options: Options, *labels: str) -> str:
-    """The labels of a target that a count of its deployment has not, `replica` and `role` where no `labels` are named.
+    """The labels over which the targets of a deployment are counted: `labels`, or `replica` and `role`.
 
-    Where a target is scraped is among them, too, though series that differ in that may each count.
+    Those of where a target is scraped are among them too, or each target would be a deployment of its own.
     """
     kept = {*options.common.collector_labels, *options.common.labels.values()}
     return ", ".join((*(each for each in COLLECTOR_LABELS if each not in kept), *(labels or ("replica", "role"))))

@@ -83,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return FAILED
     except OSError as error:
+        # The disk is full, or the like: the operating system's own words say what failed.
         return report_error(str(error))
     return code
 

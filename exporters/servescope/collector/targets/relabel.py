@@ -97,18 +97,11 @@ def _read_rule(table: Table) -> Rule:
     replacement = table.string("replacement", DEFAULT_REPLACEMENT)
     if action == "labelmap" and not _NAME_TEMPLATE.fullmatch(replacement):
         raise table.wrong("replacement", "what makes a label's name")
+    source_labels, separator = tuple(table.strings("source_labels", [])), table.string("separator", DEFAULT_SEPARATOR)
+    regex, target_label = table.string("regex", DEFAULT_REGEX), table.string("target_label", "")
+    modulus = table.whole_number("modulus", 1) if action == "hashmod" else 0
     try:
-        return Rule(
-            action,
-            tuple(table.strings("source_labels", [])),
-            table.string("separator", DEFAULT_SEPARATOR),
-            table.string("regex", DEFAULT_REGEX),
-            table.string("target_label", ""),
-            replacement,
-            table.whole_number("modulus", 1) if action == "hashmod" else 0,
-        )
-    except ConfigurationError:
-        raise
+        return Rule(action, source_labels, separator, regex, target_label, replacement, modulus)
     except ServescopeError as error:
         raise ConfigurationError(f"{table.origin}: {table.key('regex')}: {error}") from None
 
